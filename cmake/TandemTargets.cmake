@@ -1,0 +1,34 @@
+# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders.
+function(tandem_library name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  if(sources)
+    add_library(tandem_${name} STATIC ${sources})
+    target_include_directories(tandem_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(tandem_${name} PUBLIC ${ARGN} Threads::Threads)
+  else()
+    add_library(tandem_${name} INTERFACE)
+    target_include_directories(tandem_${name} INTERFACE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(tandem_${name} INTERFACE ${ARGN} Threads::Threads)
+  endif()
+endfunction()
+
+# tandem_tests(NAME [dependencies...]): all *_test.cpp of tests/NAME in one program, one CTest entry a test.
+function(tandem_tests name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name}_tests ${sources})
+  target_link_libraries(${name}_tests PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  target_include_directories(${name}_tests PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name}_tests PRIVATE
+    TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()
+
+# tandem_fuzz(FILE [dependencies...]): fuzz/FILE.cpp as a libFuzzer program.
+function(tandem_fuzz name)
+  add_executable(fuzz_${name} ${name}.cpp)
+  target_link_libraries(fuzz_${name} PRIVATE ${ARGN})
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
