@@ -1,0 +1,71 @@
+// What a model is: the values of a checkpoint's config.json that its forward pass depends on,
+// checked against the family's description.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tandem::model {
+
+enum class NormKind : uint8_t { kRms, kLayer };
+enum class MlpKind : uint8_t {
+  kGatedSilu,  ///< down(silu(gate x) * up x)
+  kGelu,       ///< down(gelu_tanh(up x)), GPT-2's gelu_new
+};
+enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+
+/// Rotary position embedding, half-split pairs (i, i + head_dim/2).
+struct RopeConfig {
+  bool enabled = true;  ///< false: GPT-2's learned positions
+  double theta = 10000.0;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;
+  uint32_t original_context = 0;  ///< context that the model was trained with before scaling
+  double low_freq_factor = 1.0;   ///< llama3
+  double high_freq_factor = 4.0;  ///< llama3
+  double beta_fast = 32.0;        ///< yarn
+  double beta_slow = 1.0;         ///< yarn
+  double attention_factor = 1.0;  ///< yarn: multiplies cosine and sine
+  bool truncate = true;           ///< yarn: correction range rounded to whole dimensions
+};
+
+struct Family;  // families.h
+
+/// One model. Every count has been checked: nothing is zero that may not be, products fit 32 bits.
+struct ModelConfig {
+  const Family* family = nullptr;
+  std::string architecture;  ///< "LlamaForCausalLM", …
+  uint32_t layers = 0;
+  uint32_t hidden_size = 0;
+  uint32_t intermediate_size = 0;
+  uint32_t heads = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t vocab = 0;
+  uint32_t context = 0;  ///< max_position_embeddings
+  double norm_eps = 1e-6;
+  NormKind norm = NormKind::kRms;
+  MlpKind mlp = MlpKind::kGatedSilu;
+  RopeConfig rope;
+  bool tied_embeddings = false;
+  bool attention_bias = false;   ///< biases of q, k and v
+  bool output_bias = false;      ///< bias of the attention's output projection
+  bool mlp_bias = false;
+  bool qk_norm = false;          ///< RMS norm of each query and key head (Qwen3)
+  /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
+  std::vector<uint32_t> window;
+};
+
+/// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not
+/// compute are refused by name: nothing that changes an answer is ignored.
+Result<ModelConfig> parse_config(std::string_view json);
+
+/// Token ids that end an answer (config.json's and generation_config.json's eos_token_id), and the
+/// sampling that a model suggests are read by text/ and cli/; they are not part of a model.
+
+}  // namespace tandem::model

@@ -1,0 +1,119 @@
+// A stage: a consecutive run of a model's layers with their KV cache, on one backend.
+// Whoever runs layers talks to this header; nothing else knows which backend it is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/hidden.h"
+#include "weights/source.h"
+
+namespace tandem::model {
+
+/// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32.
+enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
+
+/// Which instruction set runs the kernels; the bits of an answer do not depend on it.
+enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512 };
+
+/// How to load a stage.
+struct StageOptions {
+  uint32_t first_layer = 0;
+  uint32_t last_layer = 0;  ///< one past the last; first == last is an empty stage
+  WeightBits weights = WeightBits::k8;
+  uint32_t threads = 1;  ///< 1 to 256
+  Isa isa = Isa::kBest;
+};
+
+/// Called while loading with bytes quantized so far and in all; from the loading thread.
+/// Returns false to stop, which makes the load fail with kCancelled.
+using LoadProgress = std::function<bool(uint64_t done, uint64_t total)>;
+
+/// The state of one conversation in one stage: the KV cache of its layers. Made by a Stage and
+/// usable with that stage only. Not thread-safe.
+class Sequence {
+ public:
+  Sequence() = default;
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+  virtual ~Sequence() = default;
+
+  /// Number of positions held.
+  [[nodiscard]] virtual uint32_t length() const = 0;
+  /// Bytes of memory held by the KV cache now (it grows in blocks of positions).
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+  /// Forgets every position from `length` on. Fails if more than length() is asked to be kept.
+  [[nodiscard]] virtual Status rollback(uint32_t length) = 0;
+};
+
+class Stage {
+ public:
+  Stage() = default;
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+  virtual ~Stage() = default;
+
+  /// Reads the tensors of the stage's layers from `source`, quantizes and packs them. Each tensor
+  /// is read once and dropped before the next, so that memory stays near bytes().
+  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config,
+                                             const StageOptions& options,
+                                             weights::TensorSource& source,
+                                             const LoadProgress& progress);
+
+  [[nodiscard]] virtual std::unique_ptr<Sequence> new_sequence() = 0;
+  /// Runs the layers over hidden.tokens() tokens, which are at positions `position`,
+  /// `position` + 1, …; replaces `hidden` by the result and appends to the sequence's cache.
+  /// `position` must equal sequence.length(), and the end must not pass the model's context.
+  /// One call at a time for a stage. Errors leave the sequence's length as it was.
+  [[nodiscard]] virtual Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) = 0;
+
+  [[nodiscard]] virtual const StageOptions& options() const = 0;
+  /// Bytes of weights held.
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+};
+
+/// Bytes of weights that a stage of these layers will hold, and KV bytes a position and layer
+/// needs, without loading anything.
+uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
+                               uint32_t last_layer);
+
+/// Names, and expected shapes, of the tensors of layers [first, last). `dtype` is not meaningful.
+std::vector<weights::TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first_layer,
+                                               uint32_t last_layer);
+
+/// The host's part of a model: token embedding, final norm and output head.
+class Ends {
+ public:
+  Ends() = default;
+  Ends(const Ends&) = delete;
+  Ends& operator=(const Ends&) = delete;
+  virtual ~Ends() = default;
+
+  static Result<std::unique_ptr<Ends>> load(const ModelConfig& config, const StageOptions& options,
+                                            weights::TensorSource& source,
+                                            const LoadProgress& progress);
+
+  /// Hidden states of `tokens`, the first of which is at `position`. Token ids outside the
+  /// vocabulary are an error.
+  [[nodiscard]] virtual Result<HiddenStates> embed(std::span<const uint32_t> tokens,
+                                                   uint32_t position) = 0;
+  /// Logits, float32 [count, vocab], of tokens [first, first + count) of `hidden`.
+  /// `logits` is resized to count * vocab.
+  [[nodiscard]] virtual Status logits(const HiddenStates& hidden, uint32_t first, uint32_t count,
+                                      std::vector<float>& logits) = 0;
+  /// The final norm's output, float32 [tokens, hidden_size], for comparison with other programs.
+  [[nodiscard]] virtual Result<std::vector<float>> final_norm(const HiddenStates& hidden) = 0;
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+};
+
+/// Bytes that Ends will hold.
+uint64_t ends_bytes(const ModelConfig& config, WeightBits weights);
+
+}  // namespace tandem::model
