@@ -24,8 +24,7 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  T read() {
+  requires std::is_arithmetic_v<T> T read() {
     T value{};
     const auto part = take(sizeof(T));
     if (part.size() == sizeof(T)) std::memcpy(&value, part.data(), sizeof(T));
@@ -65,7 +64,7 @@ class ByteReader {
 class ByteWriter {
  public:
   template <typename T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void write(T value) {
     const auto* begin = reinterpret_cast<const std::byte*>(&value);
     bytes_.insert(bytes_.end(), begin, begin + sizeof(T));
