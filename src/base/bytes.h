@@ -25,8 +25,7 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  T read() {
+  requires std::is_arithmetic_v<T> T read() {
     T value{};
     const auto part = take(sizeof(T));
     if (part.size() == sizeof(T)) std::memcpy(&value, part.data(), sizeof(T));
@@ -66,7 +65,7 @@ class ByteReader {
 class ByteWriter {
  public:
   template <typename T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void write(T value) {
     append(std::as_bytes(std::span(&value, 1)));
   }

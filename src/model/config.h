@@ -53,10 +53,10 @@ struct ModelConfig {
   MlpKind mlp = MlpKind::kGatedSilu;
   RopeConfig rope;
   bool tied_embeddings = false;
-  bool attention_bias = false;   ///< biases of q, k and v
-  bool output_bias = false;      ///< bias of the attention's output projection
+  bool attention_bias = false;  ///< biases of q, k and v
+  bool output_bias = false;     ///< bias of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;          ///< RMS norm of each query and key head (Qwen3)
+  bool qk_norm = false;  ///< RMS norm of each query and key head (Qwen3)
   /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
   std::vector<uint32_t> window;
 };

@@ -61,8 +61,7 @@ class Stage {
 
   /// Reads the tensors of the stage's layers from `source`, quantizes and packs them. Each tensor
   /// is read once and dropped before the next, so that memory stays near bytes().
-  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config,
-                                             const StageOptions& options,
+  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageOptions& options,
                                              weights::TensorSource& source,
                                              const LoadProgress& progress);
 
