@@ -7,7 +7,8 @@
 //   tensor   = length:u32 name dtype:u8 dims:u8 extent:u64*dims sha256:32
 //
 // with 1 to 100,000 tensors in strictly rising order of their names' bytes, names of 1 to 512
-// bytes, dtype as in DType, 0 to 4 extents, none of them 0, and a product in bytes below 2^63.
+// bytes (see check_tensor_name), dtype as in DType, 0 to 4 extents, none of them 0, and sizes in
+// bytes whose sum over all tensors is below 2^63.
 // There is one form for one content, so parse() and serialize() are inverse to each other.
 #pragma once
 

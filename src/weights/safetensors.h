@@ -66,6 +66,10 @@ uint64_t size_of(StoredType type);
 std::optional<DType> weight_type(StoredType type);
 StoredType stored_type(DType dtype);
 
+/// Checks a tensor's name: 1 to 512 bytes of UTF-8 without control characters and without what a
+/// file's name could not have ('/', '\\', "." and ".."). Error: kInvalid.
+Status check_tensor_name(std::string_view name);
+
 /// One tensor as a file lists it.
 struct StoredTensor {
   std::string name;
