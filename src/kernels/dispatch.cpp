@@ -1,5 +1,6 @@
 // Which CPU kernels this machine can run, and the one that is taken.
 #include <string>
+#include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/kernels.h"
@@ -18,10 +19,8 @@ CpuFeatures cpu_features() {
   return features;
 }
 
-Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa, uint32_t threads) {
-  if (threads < 1 || threads > 256) {
-    return invalid("threads must be 1 to 256, not " + std::to_string(threads));
-  }
+Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
+                                                  std::shared_ptr<ThreadPool> pool) {
   const CpuFeatures features = cpu_features();
   const cpu::CpuKernels* avx512 = features.avx512 ? cpu::avx512_kernels() : nullptr;
   const cpu::CpuKernels* avx2 = features.avx2 ? cpu::avx2_kernels() : nullptr;
@@ -41,7 +40,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa, uint32_t
   if (chosen == nullptr) {
     return unsupported("this machine or build has no " + std::string(isa) + " kernels");
   }
-  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(*chosen, threads));
+  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(*chosen, std::move(pool)));
 }
 
 }  // namespace tandem::kernels

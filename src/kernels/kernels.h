@@ -13,6 +13,7 @@
 #include "arithmetic/norm.h"
 #include "arithmetic/rope.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels {
@@ -85,6 +86,8 @@ class Backend {
 
   // What lives as long as the model. Errors: kMemory.
   virtual Result<Matrix> add_matrix(PackedMatrix matrix) = 0;
+  /// A matrix that was added, for reading rows back (the embedding of tied models).
+  [[nodiscard]] virtual const PackedMatrix& matrix(Matrix matrix) const = 0;
   virtual Vector add_vector(std::vector<float> values) = 0;
   virtual Floats add_floats(uint32_t columns) = 0;
   virtual Activations add_activations(uint32_t columns) = 0;
@@ -142,6 +145,8 @@ CpuFeatures cpu_features();
 
 /// A CPU backend: "scalar" is the reference, straight from src/arithmetic. Unknown or unavailable
 /// sets are refused by name. `isa` "best" takes the fastest one that this machine has.
-Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa, uint32_t threads);
+/// `pool` may be shared by backends that never run at the same time.
+Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
+                                                  std::shared_ptr<ThreadPool> pool);
 
 }  // namespace tandem::kernels

@@ -28,8 +28,8 @@ Scratch& scratch() {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const CpuKernels& kernels, uint32_t threads)
-    : kernels_(kernels), pool_(threads) {}
+CpuBackend::CpuBackend(const CpuKernels& kernels, std::shared_ptr<ThreadPool> pool)
+    : kernels_(kernels), shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
 
 Result<Matrix> CpuBackend::add_matrix(PackedMatrix matrix) {
   if (matrix.data.size() == 0 && matrix.rows != 0) {

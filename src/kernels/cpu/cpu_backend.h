@@ -15,10 +15,13 @@ namespace tandem::kernels::cpu {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const CpuKernels& kernels, uint32_t threads);
+  CpuBackend(const CpuKernels& kernels, std::shared_ptr<ThreadPool> pool);
 
   [[nodiscard]] std::string_view isa() const override { return kernels_.isa; }
   Result<Matrix> add_matrix(PackedMatrix matrix) override;
+  [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
+    return matrices_[matrix.id];
+  }
   Vector add_vector(std::vector<float> values) override;
   Floats add_floats(uint32_t columns) override;
   Activations add_activations(uint32_t columns) override;
@@ -73,7 +76,8 @@ class CpuBackend final : public Backend {
   void fail() { finite_.store(false, std::memory_order_relaxed); }
 
   const CpuKernels& kernels_;
-  ThreadPool pool_;
+  std::shared_ptr<ThreadPool> shared_pool_;
+  ThreadPool& pool_;
   uint32_t tokens_ = 0;
   uint32_t capacity_ = 0;
   std::atomic<bool> finite_{true};
