@@ -1,4 +1,5 @@
-// Errors as values. Every operation that can fail for a reason outside the program returns a Result.
+// Errors as values. Every operation that can fail for a reason outside the program returns a
+// Result.
 #pragma once
 
 #include <cstdlib>
@@ -35,14 +36,18 @@ struct Error {
   }
 };
 
-inline Error invalid(std::string message) { return {ErrorKind::kInvalid, std::move(message)}; }
-inline Error unsupported(std::string message) { return {ErrorKind::kUnsupported, std::move(message)}; }
+inline Error invalid(std::string message) {
+  return {ErrorKind::kInvalid, std::move(message)};
+}
+inline Error unsupported(std::string message) {
+  return {ErrorKind::kUnsupported, std::move(message)};
+}
 
 /// A value or an Error. Reading the value of a failed Result ends the process: check `ok()` first.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::in_place_index<0>, std::move(value)) {}       // NOLINT
+  Result(T value) : content_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
   Result(Error error) : content_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   [[nodiscard]] bool ok() const { return content_.index() == 0; }
@@ -87,19 +92,19 @@ using Status = Result<void>;
 }  // namespace tandem
 
 /// `TANDEM_TRY(expression);` returns the error of a failed Status or Result to the caller.
-#define TANDEM_TRY(expression)                                      \
-  do {                                                              \
-    if (auto tandem_result = (expression); !tandem_result.ok()) {   \
-      return tandem_result.error();                                 \
-    }                                                               \
+#define TANDEM_TRY(expression)                                    \
+  do {                                                            \
+    if (auto tandem_result = (expression); !tandem_result.ok()) { \
+      return tandem_result.error();                               \
+    }                                                             \
   } while (false)
 
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 /// `TANDEM_ASSIGN(auto x, expression);` declares x from a Result's value or returns its error.
-#define TANDEM_ASSIGN(declaration, expression)                                          \
-  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression);                          \
-  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok()) {                                  \
-    return TANDEM_CONCAT(tandem_result_, __LINE__).error();                             \
-  }                                                                                     \
+#define TANDEM_ASSIGN(declaration, expression)                 \
+  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression); \
+  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok()) {         \
+    return TANDEM_CONCAT(tandem_result_, __LINE__).error();    \
+  }                                                            \
   declaration = std::move(*TANDEM_CONCAT(tandem_result_, __LINE__))

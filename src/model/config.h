@@ -2,8 +2,8 @@
 // checked against the family's description.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,19 +53,24 @@ struct ModelConfig {
   MlpKind mlp = MlpKind::kGatedSilu;
   RopeConfig rope;
   bool tied_embeddings = false;
-  bool attention_bias = false;   ///< biases of q, k and v
-  bool output_bias = false;      ///< bias of the attention's output projection
+  bool attention_bias = false;  ///< biases of q, k and v
+  bool output_bias = false;     ///< bias of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;          ///< RMS norm of each query and key head (Qwen3)
+  bool qk_norm = false;  ///< RMS norm of each query and key head (Qwen3)
+  bool learned_positions = false;
   /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
   std::vector<uint32_t> window;
+  /// What tensor names begin with: the family's prefix, or nothing (resolve_prefix).
+  std::string prefix;
 };
 
 /// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not
 /// compute are refused by name: nothing that changes an answer is ignored.
 Result<ModelConfig> parse_config(std::string_view json);
 
-/// Token ids that end an answer (config.json's and generation_config.json's eos_token_id), and the
-/// sampling that a model suggests are read by text/ and cli/; they are not part of a model.
+/// Checkpoints of a bare model leave the family's prefix out of their tensor names
+/// ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight"). Sets config.prefix to what `has` (is
+/// there a tensor of this name?) says. Call it before any tensor name is made.
+void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_view)>& has);
 
 }  // namespace tandem::model

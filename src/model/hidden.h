@@ -10,9 +10,9 @@ namespace tandem::model {
 /// Hidden states of some consecutive tokens. values[t][i] stands for f16(values[t * width + i])
 /// times 2^exponents[t].
 struct HiddenStates {
-  uint32_t width = 0;               ///< the model's hidden size
-  std::vector<uint16_t> values;     ///< binary16 bits, [tokens][width], all finite
-  std::vector<int16_t> exponents;   ///< [tokens], -160 to 160
+  uint32_t width = 0;              ///< the model's hidden size
+  std::vector<uint16_t> values;    ///< binary16 bits, [tokens][width], all finite
+  std::vector<int16_t> exponents;  ///< [tokens], -160 to 160
 
   [[nodiscard]] uint32_t tokens() const { return static_cast<uint32_t>(exponents.size()); }
   void resize(uint32_t tokens, uint32_t new_width) {

@@ -7,16 +7,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "model/config.h"
 #include "model/hidden.h"
 #include "weights/source.h"
 
 namespace tandem::model {
 
-/// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32.
+/// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32
+/// (6 bits for embedding and output head).
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
@@ -29,7 +32,15 @@ struct StageOptions {
   WeightBits weights = WeightBits::k8;
   uint32_t threads = 1;  ///< 1 to 256
   Isa isa = Isa::kBest;
+  /// Threads to share with other stages of this process, which must then not run at the same time;
+  /// null: `threads` of its own.
+  std::shared_ptr<ThreadPool> pool;
 };
+
+/// "scalar", "avx2", "avx512" or "best".
+std::string_view name(Isa isa);
+/// Error kInvalid: not one of these names.
+Result<Isa> parse_isa(std::string_view text);
 
 /// Called while loading with bytes quantized so far and in all; from the loading thread.
 /// Returns false to stop, which makes the load fail with kCancelled.
@@ -61,8 +72,7 @@ class Stage {
 
   /// Reads the tensors of the stage's layers from `source`, quantizes and packs them. Each tensor
   /// is read once and dropped before the next, so that memory stays near bytes().
-  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config,
-                                             const StageOptions& options,
+  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageOptions& options,
                                              weights::TensorSource& source,
                                              const LoadProgress& progress);
 
@@ -84,7 +94,8 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer);
 
-/// Names, and expected shapes, of the tensors of layers [first, last). `dtype` is not meaningful.
+/// Names, and expected shapes, of the tensors of layers [first, last) as the checkpoint stores
+/// them. `dtype` is not meaningful. Tensors that several layers share do not exist.
 std::vector<weights::TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first_layer,
                                                uint32_t last_layer);
 
@@ -115,5 +126,8 @@ class Ends {
 
 /// Bytes that Ends will hold.
 uint64_t ends_bytes(const ModelConfig& config, WeightBits weights);
+
+/// Names and expected shapes of the tensors that Ends loads.
+std::vector<weights::TensorInfo> ends_tensors(const ModelConfig& config);
 
 }  // namespace tandem::model

@@ -18,7 +18,9 @@ namespace tandem::weights {
 enum class DType : uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
 
 /// Bytes of one element.
-constexpr uint64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr uint64_t size_of(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
 /// "F32", "F16", "BF16", as safetensors spells them.
 std::string_view name(DType dtype);
 

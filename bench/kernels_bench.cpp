@@ -1,0 +1,160 @@
+// Measures the CPU kernels on this machine: what share of the memory's read bandwidth one-token
+// products reach, how many multiply-adds a second many-token products reach, and attention.
+// Usage: kernels_bench [isa] [threads]
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/kernels.h"
+
+namespace {
+
+using namespace tandem;
+using namespace tandem::kernels;
+using namespace tandem::kernels::cpu;
+
+// Seconds of the fastest call in 0.6 s of calls: the one that other processes disturbed least.
+template <typename Body>
+double seconds(Body&& body) {
+  using Clock = std::chrono::steady_clock;
+  double best = 1e9;
+  body();
+  const auto end = Clock::now() + std::chrono::milliseconds(600);
+  auto start = Clock::now();
+  do {
+    body();
+    const auto now = Clock::now();
+    best = std::min(best, std::chrono::duration<double>(now - start).count());
+    start = now;
+  } while (start < end);
+  return best;
+}
+
+uint64_t read_all(const uint8_t* data, size_t bytes) {
+  uint64_t sums[8] = {};
+  for (size_t i = 0; i + 64 <= bytes; i += 64) {
+    uint64_t words[8];
+    std::memcpy(words, data + i, 64);
+    for (int w = 0; w < 8; ++w) sums[w] += words[w];
+  }
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total += sum;
+  return total;
+}
+
+volatile uint64_t g_sink;
+
+// Bytes a second of reading memory far larger than every cache.
+double bandwidth(ThreadPool& pool, const AlignedArray<uint8_t>& memory) {
+  const uint64_t piece = 1 << 20;
+  return static_cast<double>(memory.size()) / seconds([&] {
+           pool.split(memory.size() / piece, 8, [&](uint64_t begin, uint64_t end) {
+             g_sink = read_all(memory.data() + begin * piece, (end - begin) * piece);
+           });
+         });
+}
+
+// A random matrix's weights need not be well formed for speed: any bytes do.
+PackedMatrix random_matrix(WeightFormat format, uint32_t rows, uint32_t columns) {
+  PackedMatrix matrix = make_packed(format, rows, columns);
+  std::mt19937_64 random(rows + columns);
+  for (size_t i = 0; i + 8 <= matrix.data.size(); i += 8) {
+    const uint64_t value = random();
+    std::memcpy(matrix.data.data() + i, &value, 8);
+  }
+  std::fill(matrix.row_scales.begin(), matrix.row_scales.end(), 0.01F);
+  return matrix;
+}
+
+ActivationRows random_rows(const CpuKernels& set, uint32_t columns, uint32_t tokens) {
+  ActivationRows rows;
+  rows.columns = columns;
+  rows.padded = padded_columns(columns);
+  rows.tokens = tokens;
+  rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.padded);
+  rows.prepared = AlignedArray<uint8_t>(tokens * set.prepared_bytes(rows.padded));
+  rows.exponents.assign(tokens, -10);
+  rows.sums.assign(tokens, 0);
+  std::mt19937 random(columns);
+  for (uint32_t t = 0; t < tokens; ++t) {
+    for (uint32_t k = 0; k < columns; ++k) {
+      rows.values[size_t{t} * rows.padded + k] =
+          static_cast<int16_t>(static_cast<int32_t>(random() % 60001U) - 30000);
+    }
+  }
+  set.prepare(rows, 0, tokens);
+  return rows;
+}
+
+void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFormat format,
+                  uint32_t rows, uint32_t columns) {
+  std::vector<PackedMatrix> matrices;
+  const uint64_t bytes = PackedMatrix::bytes_for(format, rows, columns);
+  // More copies than the last cache can hold, so that each pass reads memory.
+  const uint64_t copies = std::max<uint64_t>(1, (uint64_t{1} << 29) / bytes);
+  for (uint64_t i = 0; i < copies; ++i) matrices.push_back(random_matrix(format, rows, columns));
+  const uint32_t tiles = tile_count(rows);
+  std::printf("%s %u x %u\n", format == WeightFormat::k8 ? "k8" : "k4", rows, columns);
+  for (const uint32_t tokens : {1U, 2U, 4U, 6U, 8U, 12U, 16U, 32U, 64U, 512U}) {
+    const ActivationRows x = random_rows(set, columns, tokens);
+    std::vector<float> out(size_t{tokens} * rows);
+    size_t turn = 0;
+    const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool.threads()} * 4));
+    const double time = seconds([&] {
+      const PackedMatrix& matrix = matrices[turn++ % copies];
+      pool.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
+        set.matmul(matrix, x, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), nullptr,
+                   out.data(), rows);
+      });
+    });
+    const double speed = static_cast<double>(bytes) / time;
+    std::printf("  %4u tokens  %8.1f us  %6.1f GB/s (%3.0f %% of reading)  %7.1f GMAC/s\n", tokens,
+                time * 1e6, speed * 1e-9, speed / peak * 100,
+                1e-9 * rows * columns * tokens / time);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view isa = argc > 1 ? argv[1] : "avx512";
+  const auto threads = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 2);
+  const std::string_view part = argc > 3 ? argv[3] : "";
+  const CpuFeatures features = cpu_features();
+  const CpuKernels* set = nullptr;
+  if (isa == "scalar") set = &scalar_kernels();
+  if (isa == "avx2" && features.avx2) set = avx2_kernels();
+  if (isa == "avx512" && features.avx512) set = avx512_kernels();
+  if (set == nullptr) {
+    std::fprintf(stderr, "no such instruction set here\n");
+    return 1;
+  }
+  AlignedArray<uint8_t> memory(size_t{1} << 28);
+  std::memset(memory.data(), 1, memory.size());
+  double peak = 0;
+  for (uint32_t n = 1; n <= threads; ++n) {
+    ThreadPool pool(n);
+    peak = bandwidth(pool, memory);
+    std::printf("reading memory, %u threads: %.1f GB/s\n", n, peak * 1e-9);
+  }
+  memory = AlignedArray<uint8_t>();
+  ThreadPool pool(threads);
+  for (const WeightFormat format : {WeightFormat::k8, WeightFormat::k4}) {
+    if (part == "k4" && format == WeightFormat::k8) continue;
+    if (part == "k8" && format == WeightFormat::k4) continue;
+    bench_matmul(*set, pool, peak, format, 3072, 1024);
+    bench_matmul(*set, pool, peak, format, 4096, 14336);
+  }
+  return 0;
+}

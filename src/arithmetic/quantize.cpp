@@ -1,0 +1,44 @@
+#include "arithmetic/quantize.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace tandem::arithmetic {
+
+uint32_t max_magnitude(std::span<const float> x) {
+  uint32_t bits = 0;
+  for (const float value : x) bits = std::max(bits, magnitude_bits(value));
+  return bits;
+}
+
+bool quantize(std::span<const float> x, std::span<int16_t> values, int& exponent) {
+  const uint32_t bits = max_magnitude(x);
+  if (bits >= kInfinityBits) {
+    std::fill(values.begin(), values.end(), int16_t{0});
+    exponent = kMinExponent - 14;
+    return false;
+  }
+  exponent = quantize_exponent(bits);
+  if (bits < kMinBits) {
+    std::fill(values.begin(), values.end(), int16_t{0});
+    return true;
+  }
+  const float factor = power_of_two(-exponent);
+  for (size_t i = 0; i < x.size(); ++i) {
+    values[i] = static_cast<int16_t>(round_to_int(x[i] * factor));
+  }
+  return true;
+}
+
+int quantize_integers(std::span<const int32_t> r, int exponent, std::span<int16_t> values) {
+  int32_t largest = 0;
+  for (const int32_t value : r) largest = std::max(largest, std::abs(value));
+  unsigned shift = 0;
+  while (shift_round(largest, shift) > kMaxActivation) ++shift;
+  for (size_t i = 0; i < r.size(); ++i) {
+    values[i] = static_cast<int16_t>(shift_round(r[i], shift));
+  }
+  return exponent + static_cast<int>(shift);
+}
+
+}  // namespace tandem::arithmetic

@@ -1,0 +1,42 @@
+// Memory aligned for vector loads, zeroed when made.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+
+namespace tandem {
+
+/// A fixed number of zeroed elements at a 64-byte boundary. Move-only. T must be trivial.
+template <typename T>
+class AlignedArray {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  AlignedArray() = default;
+  /// Throws nothing: on exhausted memory the array is empty although count > 0.
+  explicit AlignedArray(size_t count) {
+    if (count == 0) return;
+    void* memory = ::operator new (count * sizeof(T), std::align_val_t{kAlignment}, std::nothrow);
+    if (memory == nullptr) return;
+    std::memset(memory, 0, count * sizeof(T));
+    data_.reset(static_cast<T*>(memory));
+    size_ = count;
+  }
+
+  [[nodiscard]] T* data() { return data_.get(); }
+  [[nodiscard]] const T* data() const { return data_.get(); }
+  [[nodiscard]] size_t size() const { return size_; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+
+ private:
+  struct Free {
+    void operator()(T* memory) const { ::operator delete (memory, std::align_val_t{kAlignment}); }
+  };
+  std::unique_ptr<T[], Free> data_;
+  size_t size_ = 0;
+};
+
+}  // namespace tandem

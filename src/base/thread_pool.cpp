@@ -1,0 +1,88 @@
+#include "base/thread_pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <chrono>
+
+namespace tandem {
+namespace {
+
+// Long enough to bridge the gap between two loops of a pass, short enough not to burn a core that
+// another process needs.
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Spins until `done()` for at most kSpin; true if it came true.
+template <typename Done>
+bool spin(Done&& done) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(uint32_t threads) {
+  for (uint32_t i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+  for (std::thread& thread : helpers_) thread.join();
+}
+
+void ThreadPool::work() {
+  while (true) {
+    const uint64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= count_) return;
+    const uint64_t end = begin + grain_ < count_ ? begin + grain_ : count_;
+    piece_(context_, begin, end);
+  }
+}
+
+void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context) {
+  count_ = count;
+  grain_ = grain;
+  piece_ = piece;
+  context_ = context;
+  next_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<uint32_t>(helpers_.size()), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  work();
+  const auto done = [this] { return busy_.load(std::memory_order_acquire) == 0; };
+  if (spin(done)) return;
+  for (uint32_t busy = busy_.load(std::memory_order_acquire); busy != 0;
+       busy = busy_.load(std::memory_order_acquire)) {
+    busy_.wait(busy, std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::helper() {
+  uint32_t seen = 0;
+  while (true) {
+    const auto moved = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
+    if (!spin(moved)) generation_.wait(seen, std::memory_order_acquire);
+    if (!moved()) continue;
+    ++seen;
+    if (stop_.load()) return;
+    work();
+    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+  }
+}
+
+}  // namespace tandem

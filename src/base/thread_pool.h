@@ -1,0 +1,59 @@
+// A fixed number of threads that split loops: fork, work, join, a few microseconds in all.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace tandem {
+
+/// `threads` threads in all, the caller among them: a pool of one starts none. One caller at a
+/// time.
+class ThreadPool {
+ public:
+  explicit ThreadPool(uint32_t threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] uint32_t threads() const { return static_cast<uint32_t>(helpers_.size()) + 1; }
+
+  /// Calls body(begin, end) for pieces of [0, count) of at most `grain` until all are done; returns
+  /// then. Pieces are taken by whichever thread is free. `body` must not throw.
+  template <typename Body>
+  void split(uint64_t count, uint64_t grain, Body&& body) {
+    if (count == 0) return;
+    if (helpers_.empty() || count <= grain) {
+      body(uint64_t{0}, count);
+      return;
+    }
+    using Callable = std::remove_reference_t<Body>;
+    run(
+        count, grain < 1 ? 1 : grain,
+        [](void* context, uint64_t begin, uint64_t end) {
+          (*static_cast<Callable*>(context))(begin, end);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using Piece = void (*)(void* context, uint64_t begin, uint64_t end);
+  void run(uint64_t count, uint64_t grain, Piece piece, void* context);
+  void work();
+  void helper();
+
+  std::vector<std::thread> helpers_;
+  // The loop under way. Written by run() before `generation_` moves, read by helpers after.
+  uint64_t count_ = 0;
+  uint64_t grain_ = 1;
+  Piece piece_ = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<uint64_t> next_{0};
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  alignas(64) std::atomic<uint32_t> busy_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace tandem

@@ -1,0 +1,46 @@
+// The AVX-512 set (F, BW, DQ, VL, VNNI), one file a duty. Every function that uses the instructions
+// carries TANDEM_AVX512 and is in an anonymous namespace or named below: no file is compiled with
+// instruction-set flags, so no inline function of a shared header can end up with instructions
+// that a machine lacks.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "kernels/cpu/cpu_kernels.h"
+
+#define TANDEM_AVX512 \
+  __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+
+namespace tandem::kernels::cpu::avx512 {
+
+// Prepared form of a token for matmul. With x = 256 * high + low, both signed bytes:
+//   [column / 4][low 4, high 4] bytes, then
+//   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums.
+size_t prepared_bytes(uint32_t padded);
+void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
+
+void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out, size_t stride);
+void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out, size_t stride);
+
+bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
+bool rms_norm(const float* x, const float* weight, const arithmetic::NormConstants& constants,
+              int16_t* scratch, float* y);
+bool layer_norm(const float* x, const float* weight, const float* bias,
+                const arithmetic::NormConstants& constants, int16_t* scratch, float* y);
+void add(float* x, const float* y, size_t n);
+void gated_silu(const float* gate, const float* up, size_t n, float* out);
+void gelu(const float* x, size_t n, float* out);
+bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
+void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
+int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
+               int32_t* scratch);
+void attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
+               float* out);
+
+}  // namespace tandem::kernels::cpu::avx512
+
+#endif

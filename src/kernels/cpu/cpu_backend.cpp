@@ -1,0 +1,343 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tandem::kernels::cpu {
+namespace {
+
+// Memory that a thread reuses from step to step.
+struct Scratch {
+  std::vector<float> floats;
+  std::vector<int16_t> shorts;
+  std::vector<int32_t> integers;
+  AttentionScratch attention;
+  void grow(size_t n) {
+    if (floats.size() < n) {
+      floats.resize(n);
+      shorts.resize(n);
+      integers.resize(n);
+    }
+  }
+};
+
+Scratch& scratch() {
+  thread_local Scratch memory;
+  return memory;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const CpuKernels& kernels, std::shared_ptr<ThreadPool> pool)
+    : kernels_(kernels), shared_pool_(std::move(pool)), pool_(*shared_pool_) {}
+
+Result<Matrix> CpuBackend::add_matrix(PackedMatrix matrix) {
+  if (matrix.data.size() == 0 && matrix.rows != 0) {
+    return Error{ErrorKind::kMemory, "no memory for a matrix of " + std::to_string(matrix.rows) +
+                                         " x " + std::to_string(matrix.columns)};
+  }
+  matrices_.push_back(std::move(matrix));
+  return Matrix{static_cast<uint32_t>(matrices_.size() - 1)};
+}
+
+Vector CpuBackend::add_vector(std::vector<float> values) {
+  vectors_.push_back(std::move(values));
+  return {static_cast<uint32_t>(vectors_.size() - 1)};
+}
+
+Floats CpuBackend::add_floats(uint32_t columns) {
+  floats_.emplace_back().columns = columns;
+  capacity_ = 0;
+  return {static_cast<uint32_t>(floats_.size() - 1)};
+}
+
+Activations CpuBackend::add_activations(uint32_t columns) {
+  ActivationRows& rows = activations_.emplace_back();
+  rows.columns = columns;
+  rows.padded = padded_columns(columns);
+  capacity_ = 0;
+  return {static_cast<uint32_t>(activations_.size() - 1)};
+}
+
+Heads CpuBackend::add_heads(uint32_t heads, uint32_t head_dim) {
+  HeadRows& rows = heads_.emplace_back();
+  rows.heads = heads;
+  rows.head_dim = head_dim;
+  rows.padded_dim = (head_dim + 15) / 16 * 16;
+  capacity_ = 0;
+  return {static_cast<uint32_t>(heads_.size() - 1)};
+}
+
+std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_heads,
+                                               uint32_t head_dim) {
+  return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim);
+}
+
+Status CpuBackend::begin(uint32_t tokens) {
+  tokens_ = tokens;
+  finite_.store(true, std::memory_order_relaxed);
+  if (tokens > capacity_) {
+    const Error exhausted{ErrorKind::kMemory,
+                          "no memory for a pass of " + std::to_string(tokens) + " tokens"};
+    capacity_ = 0;
+    for (FloatRows& rows : floats_) {
+      rows.values = AlignedArray<float>(size_t{tokens} * rows.columns);
+      if (rows.values.size() == 0) return exhausted;
+    }
+    for (ActivationRows& rows : activations_) {
+      rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.padded);
+      rows.prepared = AlignedArray<uint8_t>(tokens * kernels_.prepared_bytes(rows.padded));
+      rows.exponents.assign(tokens, 0);
+      rows.sums.assign(tokens, 0);
+      if (rows.values.size() == 0) return exhausted;
+    }
+    for (HeadRows& rows : heads_) {
+      rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.heads * rows.padded_dim);
+      rows.exponents.assign(size_t{tokens} * rows.heads, 0);
+      if (rows.values.size() == 0) return exhausted;
+    }
+    capacity_ = tokens;
+  }
+  for (ActivationRows& rows : activations_) rows.tokens = tokens;
+  return {};
+}
+
+template <typename Body>
+void CpuBackend::each_token(Body&& body) {
+  pool_.split(tokens_, 1, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
+  });
+}
+
+void CpuBackend::load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
+                             Floats out) {
+  FloatRows& rows = floats_[out.id];
+  each_token([&](uint32_t t) {
+    kernels_.from_boundary(half.data() + size_t{t} * rows.columns, rows.columns, exponents[t],
+                           rows.row(t));
+  });
+}
+
+void CpuBackend::round_hidden(Floats hidden) {
+  FloatRows& rows = floats_[hidden.id];
+  std::vector<uint16_t> half(size_t{tokens_} * rows.columns);
+  each_token([&](uint32_t t) {
+    uint16_t* part = half.data() + size_t{t} * rows.columns;
+    int16_t exponent = 0;
+    if (!kernels_.to_boundary(rows.row(t), rows.columns, part, &exponent)) fail();
+    kernels_.from_boundary(part, rows.columns, exponent, rows.row(t));
+  });
+}
+
+void CpuBackend::store_hidden(Floats hidden, std::span<uint16_t> half,
+                              std::span<int16_t> exponents) {
+  FloatRows& rows = floats_[hidden.id];
+  each_token([&](uint32_t t) {
+    if (!kernels_.to_boundary(rows.row(t), rows.columns, half.data() + size_t{t} * rows.columns,
+                              &exponents[t])) {
+      fail();
+    }
+  });
+}
+
+void CpuBackend::set_rotations(std::span<const arithmetic::Rotation> rotations) {
+  rotations_.assign(rotations.begin(), rotations.end());
+}
+
+bool CpuBackend::apply(const Norm& norm, const float* x, int16_t* shorts, float* y) {
+  const float* weight = vectors_[norm.weight.id].data();
+  if (norm.layer) {
+    return kernels_.layer_norm(x, weight, vectors_[norm.bias.id].data(), norm.constants, shorts, y);
+  }
+  return kernels_.rms_norm(x, weight, norm.constants, shorts, y);
+}
+
+void CpuBackend::quantize_row(const float* x, ActivationRows& out, uint32_t token) {
+  int16_t* values = out.values.data() + size_t{token} * out.padded;
+  if (!kernels_.quantize(x, out.columns, values, &out.exponents[token])) fail();
+  kernels_.prepare(out, token, token + 1);
+}
+
+void CpuBackend::norm(Floats in, const Norm& norm, Activations out) {
+  FloatRows& rows = floats_[in.id];
+  ActivationRows& result = activations_[out.id];
+  each_token([&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(rows.columns);
+    if (!apply(norm, rows.row(t), memory.shorts.data(), memory.floats.data())) fail();
+    quantize_row(memory.floats.data(), result, t);
+  });
+}
+
+void CpuBackend::norm_floats(Floats in, const Norm& norm, Floats out) {
+  FloatRows& rows = floats_[in.id];
+  FloatRows& result = floats_[out.id];
+  each_token([&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(rows.columns);
+    if (!apply(norm, rows.row(t), memory.shorts.data(), result.row(t))) fail();
+  });
+}
+
+void CpuBackend::matmul(Activations in, std::span<const Product> products) {
+  const ActivationRows& rows = activations_[in.id];
+  uint64_t tiles = 0;
+  for (const Product& product : products) tiles += tile_count(matrices_[product.matrix.id].rows);
+  // A few pieces a thread, so that a thread that is held up does not hold up the others.
+  const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 4));
+  pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
+    uint64_t first = 0;
+    for (const Product& product : products) {
+      const PackedMatrix& matrix = matrices_[product.matrix.id];
+      const uint64_t count = tile_count(matrix.rows);
+      const uint64_t from = std::max(begin, first);
+      const uint64_t to = std::min(end, first + count);
+      if (from < to) {
+        FloatRows& out = floats_[product.out.id];
+        kernels_.matmul(matrix, rows, static_cast<uint32_t>(from - first),
+                        static_cast<uint32_t>(to - first),
+                        product.has_bias ? vectors_[product.bias.id].data() : nullptr,
+                        out.values.data(), out.columns);
+      }
+      first += count;
+    }
+  });
+}
+
+void CpuBackend::add(Floats hidden, Floats delta) {
+  FloatRows& x = floats_[hidden.id];
+  FloatRows& y = floats_[delta.id];
+  each_token([&](uint32_t t) { kernels_.add(x.row(t), y.row(t), x.columns); });
+}
+
+void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
+  FloatRows& g = floats_[gate.id];
+  FloatRows& u = floats_[up.id];
+  ActivationRows& result = activations_[out.id];
+  each_token([&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(g.columns);
+    kernels_.gated_silu(g.row(t), u.row(t), g.columns, memory.floats.data());
+    quantize_row(memory.floats.data(), result, t);
+  });
+}
+
+void CpuBackend::gelu(Floats in, Activations out) {
+  FloatRows& rows = floats_[in.id];
+  ActivationRows& result = activations_[out.id];
+  each_token([&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(rows.columns);
+    kernels_.gelu(rows.row(t), rows.columns, memory.floats.data());
+    quantize_row(memory.floats.data(), result, t);
+  });
+}
+
+bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary,
+                      uint32_t token, int16_t* values, int32_t* exponent) {
+  Scratch& memory = scratch();
+  memory.grow(head_dim);
+  bool finite = true;
+  if (norm != nullptr) {
+    finite = apply(*norm, x, memory.shorts.data(), memory.floats.data());
+    x = memory.floats.data();
+  }
+  finite = kernels_.quantize(x, head_dim, values, exponent) && finite;
+  if (rotary) {
+    *exponent =
+        kernels_.rotate(values, head_dim, *exponent,
+                        rotations_.data() + size_t{token} * (head_dim / 2), memory.integers.data());
+  }
+  return finite;
+}
+
+void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
+  FloatRows& rows = floats_[in.id];
+  HeadRows& result = heads_[out.id];
+  each_token([&](uint32_t t) {
+    for (uint32_t h = 0; h < result.heads; ++h) {
+      const size_t slot = size_t{t} * result.heads + h;
+      if (!head(rows.row(t) + size_t{h} * result.head_dim, result.head_dim, norm, rotary, t,
+                result.values.data() + slot * result.padded_dim, &result.exponents[slot])) {
+        fail();
+      }
+    }
+  });
+}
+
+void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+                      uint32_t position) {
+  FloatRows& rows = floats_[in.id];
+  auto& kv_cache = static_cast<CpuKvCache&>(cache);
+  const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
+  each_token([&](uint32_t t) {
+    std::vector<int16_t> values(head_dim);
+    for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
+      int32_t exponent = 0;
+      if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, norm, rotary, t, values.data(),
+                &exponent)) {
+        fail();
+      }
+      kv_cache.store_key(layer, h, position + t, values.data(), exponent);
+    }
+  });
+}
+
+void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
+  FloatRows& rows = floats_[in.id];
+  auto& kv_cache = static_cast<CpuKvCache&>(cache);
+  const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
+  each_token([&](uint32_t t) {
+    std::vector<int16_t> values(head_dim);
+    for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
+      int32_t exponent = 0;
+      if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, nullptr, false, t, values.data(),
+                &exponent)) {
+        fail();
+      }
+      kv_cache.store_value(layer, h, position + t, values.data(), exponent);
+    }
+  });
+}
+
+void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,
+                           Activations out) {
+  const auto& kv_cache = static_cast<const CpuKvCache&>(cache);
+  HeadRows& q = heads_[queries.id];
+  ActivationRows& result = activations_[out.id];
+  const uint32_t kv_heads = kv_cache.kv_heads();
+  const uint32_t group = q.heads / kv_heads;
+  std::vector<float> outputs(size_t{tokens_} * result.columns);
+  pool_.split(uint64_t{tokens_} * q.heads, 1, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const auto t = static_cast<uint32_t>(i / q.heads);
+      const auto h = static_cast<uint32_t>(i % q.heads);
+      AttentionTask task;
+      task.query = q.values.data() + i * q.padded_dim;
+      task.query_exponent = q.exponents[i];
+      task.end = step.position + t + 1;
+      task.begin = step.window != 0 && task.end > step.window ? task.end - step.window : 0;
+      task.constant = step.constant;
+      kernels_.attention(kv_cache.view(step.layer, h / group), task, scratch().attention,
+                         outputs.data() + size_t{t} * result.columns + size_t{h} * q.head_dim);
+    }
+  });
+  each_token(
+      [&](uint32_t t) { quantize_row(outputs.data() + size_t{t} * result.columns, result, t); });
+}
+
+void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float> out) {
+  FloatRows& rows = floats_[in.id];
+  std::copy_n(rows.row(first), size_t{count} * rows.columns, out.data());
+}
+
+Status CpuBackend::finish() {
+  if (!finite_.load(std::memory_order_relaxed)) {
+    return invalid(
+        "an activation is infinite or not a number; the weights are broken or the model "
+        "needs a wider range than binary32");
+  }
+  return {};
+}
+
+}  // namespace tandem::kernels::cpu

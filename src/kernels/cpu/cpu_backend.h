@@ -1,0 +1,92 @@
+// The CPU backend: executes each step at once, split over a thread pool, with one instruction set's
+// kernels.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/kv_cache.h"
+#include "kernels/kernels.h"
+
+namespace tandem::kernels::cpu {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const CpuKernels& kernels, std::shared_ptr<ThreadPool> pool);
+
+  [[nodiscard]] std::string_view isa() const override { return kernels_.isa; }
+  Result<Matrix> add_matrix(PackedMatrix matrix) override;
+  [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
+    return matrices_[matrix.id];
+  }
+  Vector add_vector(std::vector<float> values) override;
+  Floats add_floats(uint32_t columns) override;
+  Activations add_activations(uint32_t columns) override;
+  Heads add_heads(uint32_t heads, uint32_t head_dim) override;
+  [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
+                                                   uint32_t head_dim) override;
+
+  [[nodiscard]] Status begin(uint32_t tokens) override;
+  void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
+                   Floats out) override;
+  void round_hidden(Floats hidden) override;
+  void set_rotations(std::span<const arithmetic::Rotation> rotations) override;
+  void norm(Floats in, const Norm& norm, Activations out) override;
+  void norm_floats(Floats in, const Norm& norm, Floats out) override;
+  void matmul(Activations in, std::span<const Product> products) override;
+  void add(Floats hidden, Floats delta) override;
+  void gated_silu(Floats gate, Floats up, Activations out) override;
+  void gelu(Floats in, Activations out) override;
+  void queries(Floats in, const Norm* norm, bool rotary, Heads out) override;
+  void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+            uint32_t position) override;
+  void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
+  void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
+                 Activations out) override;
+  void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
+  void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override;
+  [[nodiscard]] Status finish() override;
+
+ private:
+  struct FloatRows {
+    uint32_t columns = 0;
+    AlignedArray<float> values;  // [tokens][columns]
+    float* row(uint32_t token) { return values.data() + size_t{token} * columns; }
+  };
+  struct HeadRows {
+    uint32_t heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t padded_dim = 0;
+    AlignedArray<int16_t> values;    // [tokens][heads][padded_dim]
+    std::vector<int32_t> exponents;  // [tokens][heads]
+  };
+
+  // One head's way from floats to 16 bits; false if it is not finite.
+  bool head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary, uint32_t token,
+            int16_t* values, int32_t* exponent);
+  bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
+  // out row `token` = quantize(x).
+  void quantize_row(const float* x, ActivationRows& out, uint32_t token);
+  // Runs body(token) for the pass's tokens on the pool.
+  template <typename Body>
+  void each_token(Body&& body);
+  void fail() { finite_.store(false, std::memory_order_relaxed); }
+
+  const CpuKernels& kernels_;
+  std::shared_ptr<ThreadPool> shared_pool_;
+  ThreadPool& pool_;
+  uint32_t tokens_ = 0;
+  uint32_t capacity_ = 0;
+  std::atomic<bool> finite_{true};
+  std::vector<PackedMatrix> matrices_;
+  std::vector<std::vector<float>> vectors_;
+  std::vector<FloatRows> floats_;
+  std::vector<ActivationRows> activations_;
+  std::vector<HeadRows> heads_;
+  std::vector<arithmetic::Rotation> rotations_;
+};
+
+}  // namespace tandem::kernels::cpu

@@ -1,0 +1,152 @@
+// The table of functions that a backend fills: the steps of a forward pass over buffer handles.
+// A CPU backend executes a step when it is called; a GPU backend records it and submits the pass at
+// finish(). Every backend gives the bits that src/arithmetic defines.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arithmetic/norm.h"
+#include "arithmetic/rope.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "kernels/packed.h"
+
+namespace tandem::kernels {
+
+/// Handles to what a backend owns. Made by that backend, valid as long as it lives.
+struct Matrix {
+  uint32_t id = 0;
+};  ///< packed weights [rows, columns]
+struct Vector {
+  uint32_t id = 0;
+};  ///< binary32 [n]: norm weights, biases
+struct Floats {
+  uint32_t id = 0;
+};  ///< binary32 [tokens of the pass, columns]
+struct Activations {
+  uint32_t id = 0;
+};  ///< 16-bit integers with an exponent a token, likewise
+struct Heads {
+  uint32_t id = 0;
+};  ///< 16-bit [tokens, heads, head_dim], an exponent a head
+
+/// Keys and values of a conversation's layers, 16-bit with an exponent a position and head.
+/// Owned by the caller, filled by the backend's steps. Not thread-safe.
+class KvCache {
+ public:
+  KvCache() = default;
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+  virtual ~KvCache() = default;
+
+  /// Makes room for `positions` positions in all, in every layer. Error: kMemory.
+  [[nodiscard]] virtual Status reserve(uint32_t positions) = 0;
+  /// Bytes held now.
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+};
+
+/// One product of a matmul step: out[t][r] = scaled(dot(matrix row r, in[t])) (+ bias[r]).
+struct Product {
+  Matrix matrix;
+  Floats out;
+  bool has_bias = false;
+  Vector bias;
+};
+
+/// A norm of a row or of a head.
+struct Norm {
+  bool layer = false;  ///< layer norm with bias; otherwise RMS norm
+  Vector weight;
+  Vector bias;
+  arithmetic::NormConstants constants;
+};
+
+/// What attention needs to know beside queries and cache.
+struct AttentionStep {
+  uint32_t layer = 0;     ///< index within the cache
+  uint32_t position = 0;  ///< of the pass's first token
+  uint32_t window = 0;    ///< positions seen, the own one included; 0: all
+  float constant = 0;     ///< arithmetic::score_constant
+};
+
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  /// "scalar", "avx2", "avx512", …
+  [[nodiscard]] virtual std::string_view isa() const = 0;
+
+  // What lives as long as the model. Errors: kMemory.
+  virtual Result<Matrix> add_matrix(PackedMatrix matrix) = 0;
+  /// A matrix that was added, for reading rows back (the embedding of tied models).
+  [[nodiscard]] virtual const PackedMatrix& matrix(Matrix matrix) const = 0;
+  virtual Vector add_vector(std::vector<float> values) = 0;
+  virtual Floats add_floats(uint32_t columns) = 0;
+  virtual Activations add_activations(uint32_t columns) = 0;
+  virtual Heads add_heads(uint32_t heads, uint32_t head_dim) = 0;
+  [[nodiscard]] virtual std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
+                                                           uint32_t head_dim) = 0;
+
+  // A pass: begin, steps in order, finish.
+  /// Starts a pass of `tokens` tokens; buffers grow to hold them. Error: kMemory.
+  [[nodiscard]] virtual Status begin(uint32_t tokens) = 0;
+  /// Boundary format in: half [tokens][columns], exponents [tokens].
+  virtual void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
+                           Floats out) = 0;
+  /// Rounds to the boundary format and back, in place: what happens between two layers.
+  virtual void round_hidden(Floats hidden) = 0;
+  /// Cosines and sines of the pass's positions, [tokens][head_dim / 2], for queries() and keys().
+  virtual void set_rotations(std::span<const arithmetic::Rotation> rotations) = 0;
+  /// out = quantize(norm(in)).
+  virtual void norm(Floats in, const Norm& norm, Activations out) = 0;
+  /// out = norm(in), not quantized.
+  virtual void norm_floats(Floats in, const Norm& norm, Floats out) = 0;
+  /// Several products of the same activations.
+  virtual void matmul(Activations in, std::span<const Product> products) = 0;
+  /// hidden += delta.
+  virtual void add(Floats hidden, Floats delta) = 0;
+  /// out = quantize(gated_silu(gate, up)).
+  virtual void gated_silu(Floats gate, Floats up, Activations out) = 0;
+  /// out = quantize(gelu_tanh(in)).
+  virtual void gelu(Floats in, Activations out) = 0;
+  /// Each head: norm if not null (over head_dim), quantize, rotate if `rotary`.
+  virtual void queries(Floats in, const Norm* norm, bool rotary, Heads out) = 0;
+  /// The same for keys, stored at positions `position` and on of the cache's layer.
+  virtual void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+                    uint32_t position) = 0;
+  /// Values, quantized and stored likewise.
+  virtual void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) = 0;
+  /// out[t] = quantize(all heads of attention(query t, positions seen by it)).
+  virtual void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
+                         Activations out) = 0;
+  /// Boundary format out; ends the use of `hidden` in this pass.
+  virtual void store_hidden(Floats hidden, std::span<uint16_t> half,
+                            std::span<int16_t> exponents) = 0;
+  /// Waits for everything and copies rows [first, first + count) of `in`.
+  virtual void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) = 0;
+  /// Ends the pass. kInvalid if an activation was infinite or not a number.
+  [[nodiscard]] virtual Status finish() = 0;
+};
+
+/// Which instruction sets this machine runs.
+struct CpuFeatures {
+  bool avx2 = false;    ///< AVX2 and F16C
+  bool avx512 = false;  ///< AVX-512 F, BW, DQ, VL and VNNI
+};
+CpuFeatures cpu_features();
+
+/// A CPU backend: "scalar" is the reference, straight from src/arithmetic. Unknown or unavailable
+/// sets are refused by name. `isa` "best" takes the fastest one that this machine has.
+/// `pool` may be shared by backends that never run at the same time.
+Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
+                                                  std::shared_ptr<ThreadPool> pool);
+
+}  // namespace tandem::kernels

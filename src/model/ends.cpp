@@ -1,0 +1,167 @@
+// The host's part: embedding, final norm and output head.
+#include <algorithm>
+
+#include "arithmetic/hidden.h"
+#include "kernels/kernels.h"
+#include "model/families.h"
+#include "model/layer.h"
+#include "model/stage.h"
+
+namespace tandem::model {
+namespace {
+
+class LocalEnds final : public Ends {
+ public:
+  LocalEnds(const ModelConfig& config, std::unique_ptr<kernels::Backend> backend)
+      : config_(config), backend_(std::move(backend)) {}
+
+  [[nodiscard]] Status load_tensors(weights::TensorSource& source, WeightBits bits,
+                                    ThreadPool& pool, const LoadProgress& progress) {
+    uint64_t total = 0;
+    for (const weights::TensorInfo& wanted : ends_tensors(config_)) {
+      const weights::TensorInfo* found = source.find(wanted.name);
+      if (found != nullptr) total += found->bytes();
+    }
+    const TensorNames& names = config_.family->names;
+    WeightLoader loader(source, *backend_, pool, ends_format(bits), total, progress);
+    hidden_ = backend_->add_floats(config_.hidden_size);
+    normed_floats_ = backend_->add_floats(config_.hidden_size);
+    normed_ = backend_->add_activations(config_.hidden_size);
+    logits_ = backend_->add_floats(config_.vocab);
+
+    MatrixName embedding;
+    embedding.tensor = config_.prefix + std::string(names.embedding);
+    embedding.part = {false, 0, config_.vocab, config_.hidden_size};
+    TANDEM_ASSIGN(embedding_, loader.matrix(embedding));
+    if (config_.learned_positions) {
+      TANDEM_ASSIGN(positions_,
+                    loader.floats(config_.prefix + std::string(names.positions) + ".weight", 0,
+                                  uint64_t{config_.context} * config_.hidden_size));
+    }
+    TANDEM_ASSIGN(norm_, loader.norm(config_.prefix + std::string(names.final_norm), config_,
+                                     config_.hidden_size, config_.norm));
+    head_.out = logits_;
+    if (config_.tied_embeddings) {
+      // One copy serves both: rows are read back for the embedding.
+      TANDEM_ASSIGN(head_.matrix, backend_->add_matrix(std::move(embedding_)));
+    } else {
+      MatrixName head;
+      head.tensor = std::string(names.head);
+      head.part = {false, 0, config_.vocab, config_.hidden_size};
+      TANDEM_ASSIGN(head_, loader.product(head, logits_));
+    }
+    bytes_ = loader.bytes();
+    return {};
+  }
+
+  [[nodiscard]] Result<HiddenStates> embed(std::span<const uint32_t> tokens,
+                                           uint32_t position) override {
+    if (position + uint64_t{tokens.size()} > config_.context) {
+      return invalid("position " + std::to_string(position + uint64_t{tokens.size()}) +
+                     " is past the model's context of " + std::to_string(config_.context));
+    }
+    HiddenStates hidden;
+    hidden.resize(static_cast<uint32_t>(tokens.size()), config_.hidden_size);
+    const kernels::PackedMatrix& table =
+        config_.tied_embeddings ? backend_->matrix(head_.matrix) : embedding_;
+    std::vector<int32_t> integers(config_.hidden_size);
+    std::vector<float> values(config_.hidden_size);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      if (tokens[t] >= config_.vocab) {
+        return invalid("token " + std::to_string(tokens[t]) + " is outside the vocabulary of " +
+                       std::to_string(config_.vocab));
+      }
+      kernels::load_row(table, tokens[t], integers);
+      const float scale = table.row_scales[tokens[t]];
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(integers[i]) * scale;
+      }
+      if (config_.learned_positions) {
+        const float* own = &positions_[(position + t) * config_.hidden_size];
+        for (size_t i = 0; i < values.size(); ++i) values[i] += own[i];
+      }
+      if (!arithmetic::to_boundary(
+              values, std::span(hidden.values).subspan(t * config_.hidden_size, values.size()),
+              hidden.exponents[t])) {
+        return invalid("the embedding of token " + std::to_string(tokens[t]) +
+                       " is infinite or not a number");
+      }
+    }
+    return hidden;
+  }
+
+  [[nodiscard]] Status logits(const HiddenStates& hidden, uint32_t first, uint32_t count,
+                              std::vector<float>& logits) override {
+    TANDEM_TRY(check(hidden, first, count));
+    logits.resize(uint64_t{count} * config_.vocab);
+    if (count == 0) return {};
+    TANDEM_TRY(load(hidden, first, count));
+    backend_->norm(hidden_, norm_, normed_);
+    backend_->matmul(normed_, {&head_, 1});
+    backend_->read(logits_, 0, count, logits);
+    return backend_->finish();
+  }
+
+  [[nodiscard]] Result<std::vector<float>> final_norm(const HiddenStates& hidden) override {
+    TANDEM_TRY(check(hidden, 0, hidden.tokens()));
+    std::vector<float> values(hidden.values.size());
+    if (hidden.tokens() == 0) return values;
+    TANDEM_TRY(load(hidden, 0, hidden.tokens()));
+    backend_->norm_floats(hidden_, norm_, normed_floats_);
+    backend_->read(normed_floats_, 0, hidden.tokens(), values);
+    TANDEM_TRY(backend_->finish());
+    return values;
+  }
+
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+
+ private:
+  [[nodiscard]] Status check(const HiddenStates& hidden, uint32_t first, uint32_t count) const {
+    if (hidden.width != config_.hidden_size ||
+        hidden.values.size() != uint64_t{hidden.tokens()} * hidden.width ||
+        uint64_t{first} + count > hidden.tokens()) {
+      return invalid("hidden states of width " + std::to_string(hidden.width) + " and " +
+                     std::to_string(hidden.tokens()) + " tokens; wanted width " +
+                     std::to_string(config_.hidden_size) + " and tokens up to " +
+                     std::to_string(uint64_t{first} + count));
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status load(const HiddenStates& hidden, uint32_t first, uint32_t count) {
+    TANDEM_TRY(backend_->begin(count));
+    const std::span values(hidden.values);
+    const std::span exponents(hidden.exponents);
+    backend_->load_hidden(
+        values.subspan(uint64_t{first} * hidden.width, uint64_t{count} * hidden.width),
+        exponents.subspan(first, count), hidden_);
+    return {};
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<kernels::Backend> backend_;
+  kernels::PackedMatrix embedding_;  // empty if tied
+  std::vector<float> positions_;     // [context, hidden_size]
+  kernels::Norm norm_;
+  kernels::Product head_;
+  kernels::Floats hidden_;
+  kernels::Floats normed_floats_;
+  kernels::Activations normed_;
+  kernels::Floats logits_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Ends>> Ends::load(const ModelConfig& config, const StageOptions& options,
+                                         weights::TensorSource& source,
+                                         const LoadProgress& progress) {
+  std::shared_ptr<ThreadPool> pool = options.pool;
+  if (pool == nullptr) pool = std::make_shared<ThreadPool>(options.threads);
+  TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), pool));
+  auto ends = std::make_unique<LocalEnds>(config, std::move(backend));
+  TANDEM_TRY(ends->load_tensors(source, options.weights, *pool, progress));
+  return std::unique_ptr<Ends>(std::move(ends));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,204 @@
+#include "model/layer.h"
+
+#include <array>
+
+#include "model/families.h"
+
+namespace tandem::model {
+namespace {
+
+using kernels::Backend;
+using kernels::Product;
+
+uint64_t shared_bytes(const weights::TensorData& tensor, uint64_t rows, uint64_t columns) {
+  return rows * columns * weights::size_of(tensor.info.dtype);
+}
+
+void attention_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
+                    const PassState& state, Backend& backend) {
+  backend.norm(buffers.hidden, layer.attention_norm, buffers.normed);
+  const std::array products = {layer.query, layer.key, layer.value};
+  backend.matmul(buffers.normed, products);
+  const kernels::Norm* query_norm = config.qk_norm ? &layer.query_norm : nullptr;
+  const kernels::Norm* key_norm = config.qk_norm ? &layer.key_norm : nullptr;
+  backend.queries(buffers.query, query_norm, config.rope.enabled, buffers.heads);
+  backend.keys(buffers.key, key_norm, config.rope.enabled, *state.cache, state.cache_layer,
+               state.position);
+  backend.values(buffers.value, *state.cache, state.cache_layer, state.position);
+  kernels::AttentionStep step;
+  step.layer = state.cache_layer;
+  step.position = state.position;
+  step.window = layer.window;
+  step.constant = state.score_constant;
+  backend.attention(buffers.heads, *state.cache, step, buffers.attended);
+  backend.matmul(buffers.attended, {&layer.output, 1});
+  backend.add(buffers.hidden, buffers.delta);
+}
+
+void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
+              Backend& backend) {
+  backend.norm(buffers.hidden, layer.mlp_norm, buffers.normed);
+  switch (config.mlp) {
+    case MlpKind::kGatedSilu: {
+      const std::array products = {layer.gate, layer.up};
+      backend.matmul(buffers.normed, products);
+      backend.gated_silu(buffers.gate, buffers.up, buffers.inner);
+      break;
+    }
+    case MlpKind::kGelu:
+      backend.matmul(buffers.normed, {&layer.up, 1});
+      backend.gelu(buffers.up, buffers.inner);
+      break;
+  }
+  backend.matmul(buffers.inner, {&layer.down, 1});
+  backend.add(buffers.hidden, buffers.delta);
+}
+
+}  // namespace
+
+LayerNames layer_names(const ModelConfig& config, uint32_t layer) {
+  const Family& family = *config.family;
+  const TensorNames& names = family.names;
+  const std::string base = config.prefix + std::string(names.layers) + std::to_string(layer) + ".";
+  const auto full = [&](std::string_view name) {
+    return name.empty() ? std::string() : base + std::string(name);
+  };
+  const auto matrix = [&](std::string_view name, uint32_t first, uint32_t rows, uint32_t columns,
+                          bool has_bias) {
+    MatrixName result;
+    result.tensor = full(name);
+    result.part = {family.transposed, first, rows, columns};
+    result.has_bias = has_bias;
+    return result;
+  };
+  const uint32_t hidden = config.hidden_size;
+  const uint32_t inner = config.intermediate_size;
+  const uint32_t q_rows = config.heads * config.head_dim;
+  const uint32_t kv_rows = config.kv_heads * config.head_dim;
+  const bool fused = !names.query_key_value.empty();
+  const auto one_of = [&](std::string_view own) { return fused ? names.query_key_value : own; };
+  LayerNames result;
+  result.query = matrix(one_of(names.query), 0, q_rows, hidden, config.attention_bias);
+  result.key =
+      matrix(one_of(names.key), fused ? q_rows : 0, kv_rows, hidden, config.attention_bias);
+  result.value = matrix(one_of(names.value), fused ? q_rows + kv_rows : 0, kv_rows, hidden,
+                        config.attention_bias);
+  result.output = matrix(names.output, 0, hidden, q_rows, config.output_bias);
+  if (!names.gate.empty()) result.gate = matrix(names.gate, 0, inner, hidden, config.mlp_bias);
+  result.up = matrix(names.up, 0, inner, hidden, config.mlp_bias);
+  result.down = matrix(names.down, 0, hidden, inner, config.mlp_bias);
+  result.attention_norm = full(names.attention_norm);
+  result.mlp_norm = full(names.mlp_norm);
+  if (config.qk_norm) {
+    result.query_norm = full(names.query_norm);
+    result.key_norm = full(names.key_norm);
+  }
+  return result;
+}
+
+LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
+  LayerBuffers buffers;
+  const uint32_t q_columns = config.heads * config.head_dim;
+  const uint32_t kv_columns = config.kv_heads * config.head_dim;
+  buffers.hidden = backend.add_floats(config.hidden_size);
+  buffers.delta = backend.add_floats(config.hidden_size);
+  buffers.query = backend.add_floats(q_columns);
+  buffers.key = backend.add_floats(kv_columns);
+  buffers.value = backend.add_floats(kv_columns);
+  buffers.up = backend.add_floats(config.intermediate_size);
+  if (config.mlp == MlpKind::kGatedSilu) {
+    buffers.gate = backend.add_floats(config.intermediate_size);
+  }
+  buffers.normed = backend.add_activations(config.hidden_size);
+  buffers.attended = backend.add_activations(q_columns);
+  buffers.inner = backend.add_activations(config.intermediate_size);
+  buffers.heads = backend.add_heads(config.heads, config.head_dim);
+  return buffers;
+}
+
+Status WeightLoader::advance(uint64_t bytes) {
+  done_ += bytes;
+  if (progress_ && !progress_(done_, total_)) {
+    return Error{ErrorKind::kCancelled, "loading was stopped"};
+  }
+  return {};
+}
+
+Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
+  TANDEM_ASSIGN(const weights::TensorData tensor, source_.read(name.tensor + ".weight"));
+  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(tensor, name.part, format_, pool_));
+  bytes_ += packed.bytes();
+  TANDEM_TRY(advance(shared_bytes(tensor, name.part.rows, name.part.columns)));
+  return packed;
+}
+
+Result<std::vector<float>> WeightLoader::floats(const std::string& tensor, uint64_t first,
+                                                uint64_t count) {
+  TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
+  TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
+  bytes_ += values.size() * sizeof(float);
+  TANDEM_TRY(advance(shared_bytes(data, count, 1)));
+  return values;
+}
+
+Result<Product> WeightLoader::product(const MatrixName& name, kernels::Floats out) {
+  Product product;
+  product.out = out;
+  TANDEM_ASSIGN(auto packed, matrix(name));
+  TANDEM_ASSIGN(product.matrix, backend_.add_matrix(std::move(packed)));
+  if (name.has_bias) {
+    TANDEM_ASSIGN(auto bias, floats(name.tensor + ".bias", name.part.first_row, name.part.rows));
+    product.has_bias = true;
+    product.bias = backend_.add_vector(std::move(bias));
+  }
+  return product;
+}
+
+Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelConfig& config,
+                                         uint32_t n, NormKind kind) {
+  kernels::Norm norm;
+  norm.layer = kind == NormKind::kLayer;
+  norm.constants = arithmetic::NormConstants(n, config.norm_eps);
+  TANDEM_ASSIGN(auto weight, floats(name + ".weight", 0, n));
+  norm.weight = backend_.add_vector(std::move(weight));
+  if (norm.layer) {
+    TANDEM_ASSIGN(auto bias, floats(name + ".bias", 0, n));
+    norm.bias = backend_.add_vector(std::move(bias));
+  }
+  return norm;
+}
+
+Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerBuffers& buffers,
+                         WeightLoader& loader) {
+  const LayerNames names = layer_names(config, index);
+  Layer layer;
+  layer.window = config.window[index];
+  TANDEM_ASSIGN(layer.attention_norm,
+                loader.norm(names.attention_norm, config, config.hidden_size, config.norm));
+  TANDEM_ASSIGN(layer.query, loader.product(names.query, buffers.query));
+  TANDEM_ASSIGN(layer.key, loader.product(names.key, buffers.key));
+  TANDEM_ASSIGN(layer.value, loader.product(names.value, buffers.value));
+  if (config.qk_norm) {
+    TANDEM_ASSIGN(layer.query_norm,
+                  loader.norm(names.query_norm, config, config.head_dim, NormKind::kRms));
+    TANDEM_ASSIGN(layer.key_norm,
+                  loader.norm(names.key_norm, config, config.head_dim, NormKind::kRms));
+  }
+  TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  TANDEM_ASSIGN(layer.mlp_norm,
+                loader.norm(names.mlp_norm, config, config.hidden_size, config.norm));
+  if (config.mlp == MlpKind::kGatedSilu) {
+    TANDEM_ASSIGN(layer.gate, loader.product(names.gate, buffers.gate));
+  }
+  TANDEM_ASSIGN(layer.up, loader.product(names.up, buffers.up));
+  TANDEM_ASSIGN(layer.down, loader.product(names.down, buffers.delta));
+  return layer;
+}
+
+void run_layer(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
+               const PassState& state, Backend& backend) {
+  attention_half(config, layer, buffers, state, backend);
+  mlp_half(config, layer, buffers, backend);
+}
+
+}  // namespace tandem::model

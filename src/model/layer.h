@@ -1,0 +1,109 @@
+// A layer of a model: its weights as handles of a backend, and its forward pass as a list of steps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/stage.h"
+#include "weights/quantize.h"
+#include "weights/source.h"
+
+namespace tandem::model {
+
+/// A matrix of a layer: which part of which tensor.
+struct MatrixName {
+  std::string tensor;  ///< without ".weight"
+  weights::MatrixPart part;
+  bool has_bias = false;
+};
+
+/// The tensors of one layer by role. Roles that a family lacks have an empty tensor name.
+struct LayerNames {
+  MatrixName query, key, value, output, gate, up, down;
+  std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
+};
+/// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
+/// 6 for the ends, which are read for every token and suffer most from fewer.
+kernels::WeightFormat layer_format(WeightBits bits);
+kernels::WeightFormat ends_format(WeightBits bits);
+
+LayerNames layer_names(const ModelConfig& config, uint32_t layer);
+
+/// One layer's weights in a backend.
+struct Layer {
+  kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
+  kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
+  uint32_t window = 0;
+};
+
+/// The buffers that all layers of a stage share.
+struct LayerBuffers {
+  kernels::Floats hidden;  ///< [tokens, hidden_size]
+  kernels::Floats delta;   ///< [tokens, hidden_size]: what a half of a layer adds
+  kernels::Floats query, key, value, gate, up;
+  kernels::Activations normed;    ///< [tokens, hidden_size]
+  kernels::Activations attended;  ///< [tokens, heads * head_dim]
+  kernels::Activations inner;     ///< [tokens, intermediate_size]
+  kernels::Heads heads;
+};
+LayerBuffers make_buffers(const ModelConfig& config, kernels::Backend& backend);
+
+/// Reads weights from a source into a backend, one tensor in memory at a time.
+class WeightLoader {
+ public:
+  /// `total` bytes of source tensors are announced to `progress`.
+  WeightLoader(weights::TensorSource& source, kernels::Backend& backend, ThreadPool& pool,
+               kernels::WeightFormat format, uint64_t total,
+               std::function<bool(uint64_t, uint64_t)> progress)
+      : source_(source),
+        backend_(backend),
+        pool_(pool),
+        format_(format),
+        total_(total),
+        progress_(std::move(progress)) {}
+
+  /// Loads a matrix, and its bias if it has one, as a product with its output in `out`.
+  Result<kernels::Product> product(const MatrixName& name, kernels::Floats out);
+  /// Quantizes a matrix without giving it to the backend.
+  Result<kernels::PackedMatrix> matrix(const MatrixName& name);
+  /// A norm over n values.
+  Result<kernels::Norm> norm(const std::string& name, const ModelConfig& config, uint32_t n,
+                             NormKind kind);
+  /// A whole one- or two-dimensional tensor as binary32.
+  Result<std::vector<float>> floats(const std::string& tensor, uint64_t first, uint64_t count);
+  /// Bytes of weights, norms and biases given to the backend so far.
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+
+ private:
+  Status advance(uint64_t bytes);
+
+  weights::TensorSource& source_;
+  kernels::Backend& backend_;
+  ThreadPool& pool_;
+  kernels::WeightFormat format_;
+  uint64_t total_;
+  uint64_t done_ = 0;
+  uint64_t bytes_ = 0;
+  std::function<bool(uint64_t, uint64_t)> progress_;
+};
+
+Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,
+                         WeightLoader& loader);
+
+/// Where a pass stands: what a layer's steps need beside its weights.
+struct PassState {
+  kernels::KvCache* cache = nullptr;
+  uint32_t cache_layer = 0;
+  uint32_t position = 0;
+  float score_constant = 0;
+};
+
+/// Adds one layer to buffers.hidden: attention half, then MLP half.
+void run_layer(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
+               const PassState& state, kernels::Backend& backend);
+
+}  // namespace tandem::model

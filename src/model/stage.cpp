@@ -1,0 +1,195 @@
+#include "model/stage.h"
+
+#include <algorithm>
+
+#include "arithmetic/attention.h"
+#include "arithmetic/hidden.h"
+#include "kernels/kernels.h"
+#include "model/layer.h"
+#include "model/rope_config.h"
+
+namespace tandem::model {
+namespace {
+
+class LocalSequence final : public Sequence {
+ public:
+  LocalSequence(const Stage* owner, std::unique_ptr<kernels::KvCache> cache)
+      : owner_(owner), cache_(std::move(cache)) {}
+
+  [[nodiscard]] uint32_t length() const override { return length_; }
+  [[nodiscard]] uint64_t bytes() const override { return cache_->bytes(); }
+  [[nodiscard]] Status rollback(uint32_t length) override {
+    if (length > length_) {
+      return invalid("can't roll back to position " + std::to_string(length) +
+                     ": the cache holds " + std::to_string(length_));
+    }
+    length_ = length;
+    return {};
+  }
+
+  [[nodiscard]] const Stage* owner() const { return owner_; }
+  [[nodiscard]] kernels::KvCache& cache() { return *cache_; }
+  void append(uint32_t tokens) { length_ += tokens; }
+
+ private:
+  const Stage* owner_;
+  std::unique_ptr<kernels::KvCache> cache_;
+  uint32_t length_ = 0;
+};
+
+class LocalStage final : public Stage {
+ public:
+  LocalStage(const ModelConfig& config, const StageOptions& options,
+             std::unique_ptr<kernels::Backend> backend)
+      : config_(config), options_(options), rope_(config), backend_(std::move(backend)) {}
+
+  [[nodiscard]] Status load_layers(weights::TensorSource& source, ThreadPool& pool,
+                                   const LoadProgress& progress) {
+    uint64_t total = 0;
+    for (const weights::TensorInfo& wanted :
+         layer_tensors(config_, options_.first_layer, options_.last_layer)) {
+      const weights::TensorInfo* found = source.find(wanted.name);
+      if (found != nullptr) total += found->bytes();
+    }
+    buffers_ = make_buffers(config_, *backend_);
+    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress);
+    for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
+      TANDEM_ASSIGN(auto layer, load_layer(config_, i, buffers_, loader));
+      layers_.push_back(layer);
+    }
+    bytes_ = loader.bytes();
+    return {};
+  }
+
+  [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
+    return std::make_unique<LocalSequence>(
+        this, backend_->new_cache(static_cast<uint32_t>(layers_.size()), config_.kv_heads,
+                                  config_.head_dim));
+  }
+
+  [[nodiscard]] Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) override {
+    auto* own = dynamic_cast<LocalSequence*>(&sequence);
+    if (own == nullptr || own->owner() != this) {
+      return invalid("this sequence belongs to another stage");
+    }
+    TANDEM_TRY(check(own->length(), position, hidden));
+    const uint32_t tokens = hidden.tokens();
+    if (tokens == 0) return {};
+    TANDEM_TRY(own->cache().reserve(position + tokens));
+    TANDEM_TRY(backend_->begin(tokens));
+    if (config_.rope.enabled) {
+      rotations_.clear();
+      rope_.rotations(position, tokens, rotations_);
+      backend_->set_rotations(rotations_);
+    }
+    backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
+    PassState state;
+    state.cache = &own->cache();
+    state.position = position;
+    state.score_constant =
+        arithmetic::score_constant(rope_.score_factor() / square_root(config_.head_dim));
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (i != 0) backend_->round_hidden(buffers_.hidden);
+      state.cache_layer = static_cast<uint32_t>(i);
+      run_layer(config_, layers_[i], buffers_, state, *backend_);
+    }
+    // An own copy: a failed pass leaves the caller's hidden states and the sequence as they were.
+    output_.resize(tokens, hidden.width);
+    backend_->store_hidden(buffers_.hidden, output_.values, output_.exponents);
+    if (Status status = backend_->finish(); !status.ok()) {
+      return status.error().in("layers " + std::to_string(options_.first_layer) + "-" +
+                               std::to_string(options_.last_layer - 1));
+    }
+    std::swap(hidden, output_);
+    own->append(tokens);
+    return {};
+  }
+
+  [[nodiscard]] const StageOptions& options() const override { return options_; }
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+
+ private:
+  // Exactly rounded by IEEE 754, so the same on every machine.
+  static double square_root(double x) { return __builtin_sqrt(x); }
+
+  [[nodiscard]] Status check(uint32_t length, uint32_t position, const HiddenStates& hidden) const {
+    if (position != length) {
+      return invalid("asked to continue at position " + std::to_string(position) +
+                     ", the cache holds " + std::to_string(length));
+    }
+    if (hidden.width != config_.hidden_size ||
+        hidden.values.size() != uint64_t{hidden.tokens()} * hidden.width) {
+      return invalid("hidden states of width " + std::to_string(hidden.width) + " with " +
+                     std::to_string(hidden.values.size()) + " values; the model's width is " +
+                     std::to_string(config_.hidden_size));
+    }
+    if (uint64_t{position} + hidden.tokens() > config_.context) {
+      return invalid("position " + std::to_string(uint64_t{position} + hidden.tokens()) +
+                     " is past the model's context of " + std::to_string(config_.context));
+    }
+    for (const int16_t exponent : hidden.exponents) {
+      if (exponent < -94 || exponent > 113) {
+        return invalid("a hidden state's exponent is " + std::to_string(exponent) +
+                       ", outside -94 to 113");
+      }
+    }
+    for (const uint16_t value : hidden.values) {
+      if ((value & 0x7c00U) == 0x7c00U) {
+        return invalid("a hidden state is infinite or not a number");
+      }
+    }
+    return {};
+  }
+
+  ModelConfig config_;
+  StageOptions options_;
+  Rope rope_;
+  std::unique_ptr<kernels::Backend> backend_;
+  LayerBuffers buffers_;
+  std::vector<Layer> layers_;
+  std::vector<arithmetic::Rotation> rotations_;
+  HiddenStates output_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+std::string_view name(Isa isa) {
+  switch (isa) {
+    case Isa::kBest:
+      return "best";
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+Result<Isa> parse_isa(std::string_view text) {
+  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (text == name(isa)) return isa;
+  }
+  return invalid("unknown instruction set '" + std::string(text) +
+                 "': scalar, avx2, avx512 or best");
+}
+
+Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageOptions& options,
+                                           weights::TensorSource& source,
+                                           const LoadProgress& progress) {
+  if (options.first_layer > options.last_layer || options.last_layer > config.layers) {
+    return invalid("layers " + std::to_string(options.first_layer) + " to " +
+                   std::to_string(options.last_layer) + " are not a range of the model's " +
+                   std::to_string(config.layers));
+  }
+  StageOptions own = options;
+  if (own.pool == nullptr) own.pool = std::make_shared<ThreadPool>(options.threads);
+  TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), own.pool));
+  auto stage = std::make_unique<LocalStage>(config, own, std::move(backend));
+  TANDEM_TRY(stage->load_layers(source, *own.pool, progress));
+  return std::unique_ptr<Stage>(std::move(stage));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,121 @@
+// Which tensors a part of a model consists of, and how many bytes it will hold: from the
+// description alone, nothing is read.
+#include <algorithm>
+
+#include "kernels/cpu/kv_cache.h"
+#include "model/families.h"
+#include "model/layer.h"
+#include "model/stage.h"
+
+namespace tandem::model {
+namespace {
+
+using weights::TensorInfo;
+
+void add(std::vector<TensorInfo>& tensors, std::string name, std::vector<uint64_t> shape) {
+  tensors.push_back({std::move(name), weights::DType::kBF16, std::move(shape)});
+}
+
+void add_norm(std::vector<TensorInfo>& tensors, const std::string& name, NormKind kind,
+              uint32_t n) {
+  add(tensors, name + ".weight", {n});
+  if (kind == NormKind::kLayer) add(tensors, name + ".bias", {n});
+}
+
+uint64_t norm_bytes(NormKind kind, uint64_t n) {
+  return n * sizeof(float) * (kind == NormKind::kLayer ? 2 : 1);
+}
+
+}  // namespace
+
+kernels::WeightFormat layer_format(WeightBits bits) {
+  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k4;
+}
+
+kernels::WeightFormat ends_format(WeightBits bits) {
+  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k6;
+}
+
+std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first, uint32_t last) {
+  std::vector<TensorInfo> tensors;
+  for (uint32_t index = first; index < last; ++index) {
+    const LayerNames names = layer_names(config, index);
+    const auto matrix = [&](const MatrixName& name, uint64_t rows) {
+      const uint64_t columns = name.part.columns;
+      add(tensors, name.tensor + ".weight",
+          name.part.transposed ? std::vector<uint64_t>{columns, rows}
+                               : std::vector<uint64_t>{rows, columns});
+      if (name.has_bias) add(tensors, name.tensor + ".bias", {rows});
+    };
+    add_norm(tensors, names.attention_norm, config.norm, config.hidden_size);
+    if (names.query.tensor == names.key.tensor) {
+      matrix(names.query,
+             uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
+    } else {
+      matrix(names.query, names.query.part.rows);
+      matrix(names.key, names.key.part.rows);
+      matrix(names.value, names.value.part.rows);
+    }
+    if (config.qk_norm) {
+      add_norm(tensors, names.query_norm, NormKind::kRms, config.head_dim);
+      add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
+    }
+    matrix(names.output, names.output.part.rows);
+    add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
+    if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
+    matrix(names.up, names.up.part.rows);
+    matrix(names.down, names.down.part.rows);
+  }
+  return tensors;
+}
+
+std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
+  const TensorNames& names = config.family->names;
+  std::vector<TensorInfo> tensors;
+  add(tensors, config.prefix + std::string(names.embedding) + ".weight",
+      {config.vocab, config.hidden_size});
+  if (config.learned_positions) {
+    add(tensors, config.prefix + std::string(names.positions) + ".weight",
+        {config.context, config.hidden_size});
+  }
+  add_norm(tensors, config.prefix + std::string(names.final_norm), config.norm, config.hidden_size);
+  if (!config.tied_embeddings) {
+    add(tensors, std::string(names.head) + ".weight", {config.vocab, config.hidden_size});
+  }
+  return tensors;
+}
+
+uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
+  uint64_t bytes = 0;
+  for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
+    const LayerNames names = layer_names(config, index);
+    for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
+                                   &names.gate, &names.up, &names.down}) {
+      if (name->tensor.empty()) continue;
+      bytes += kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
+                                                name->part.columns);
+      if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
+    }
+    bytes += 2 * norm_bytes(config.norm, config.hidden_size);
+    if (config.qk_norm) bytes += 2 * norm_bytes(NormKind::kRms, config.head_dim);
+  }
+  return bytes;
+}
+
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
+                               uint32_t last_layer) {
+  return (last_layer - first_layer) *
+         (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
+          kernels::cpu::kChunk);
+}
+
+uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {
+  uint64_t bytes =
+      kernels::PackedMatrix::bytes_for(ends_format(bits), config.vocab, config.hidden_size) *
+      (config.tied_embeddings ? 1 : 2);
+  if (config.learned_positions)
+    bytes += uint64_t{config.context} * config.hidden_size * sizeof(float);
+  return bytes + norm_bytes(config.norm, config.hidden_size);
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,82 @@
+// A model's folder as transformers writes it: config.json, and either model.safetensors or
+// model.safetensors.index.json with its shards.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "weights/safetensors.h"
+#include "weights/source.h"
+
+namespace tandem::weights {
+
+inline constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;
+
+/// An open checkpoint. Its files are mapped: opening reads headers only, reading a tensor reads
+/// that tensor's pages, and dropping a TensorData gives them back. All members may be called
+/// concurrently.
+class Checkpoint final : public TensorSource {
+ public:
+  /// Opens a folder. As in transformers, model.safetensors goes before an index.
+  ///
+  /// With an index: shard names must be plain file names, every shard must exist, and every tensor
+  /// of the index must be in the shard that it names. A tensor that a shard holds but the index
+  /// does not name is no part of the model (transformers does not use it either); unlisted()
+  /// counts them.
+  ///
+  /// Errors: kNotFound (no such folder, config.json or weights), kInvalid, kUnsupported, kIo; each
+  /// names the file.
+  static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder);
+
+  /// The folder, absolute and without symbolic links.
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  /// The text of config.json, at most 1 MiB, not parsed.
+  [[nodiscard]] const std::string& config_json() const { return config_json_; }
+  /// Every tensor that can be a weight, ordered by name.
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  /// Tensors in the shards that the index does not name.
+  [[nodiscard]] uint64_t unlisted() const { return unlisted_; }
+  /// Bytes of all tensors() together.
+  [[nodiscard]] uint64_t bytes() const;
+
+  /// Null also for a tensor that is there but can't be a weight (an integer buffer, say); read()
+  /// tells the two apart.
+  [[nodiscard]] const TensorInfo* find(std::string_view tensor) const override;
+  /// Errors: kNotFound, kUnsupported, kInvalid (a file changed since it was opened); each names the
+  /// file and the tensor. The bytes are borrowed from the mapping, without any alignment.
+  [[nodiscard]] Result<TensorData> read(std::string_view tensor) override;
+
+  /// Where a weight's bytes are, or null. For readers that go past the mapping.
+  struct Place {
+    const MappedFile* file = nullptr;
+    uint64_t offset = 0;  ///< from the start of the file
+    uint64_t bytes = 0;
+  };
+  [[nodiscard]] Place place(const TensorInfo& tensor) const;
+  /// The files of the weights, ordered by name.
+  [[nodiscard]] const std::vector<std::unique_ptr<SafetensorsFile>>& files() const {
+    return files_;
+  }
+
+ private:
+  Checkpoint() = default;
+  [[nodiscard]] Status open_single();
+  [[nodiscard]] Status open_index();
+  [[nodiscard]] Status list_tensors();
+
+  std::filesystem::path folder_;
+  std::string config_json_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, const SafetensorsFile*, std::less<>> where_;  ///< tensor -> its file
+  std::vector<TensorInfo> tensors_;
+  uint64_t unlisted_ = 0;
+};
+
+}  // namespace tandem::weights

@@ -1,0 +1,164 @@
+// The reference models: what transformers computes for them in float32, and what Tandem computes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "base/hash.h"
+#include "model/stage.h"
+#include "weights/checkpoint.h"
+#include "weights/safetensors.h"
+
+namespace tandem::model {
+namespace {
+
+const std::filesystem::path kOracle = std::string(TANDEM_SOURCE_DIR) + "/tests/data/oracle";
+
+template <typename T>
+std::vector<T> read_golden(const weights::SafetensorsFile& file, const std::string& tensor) {
+  const auto* entry = file.find(tensor);
+  EXPECT_NE(entry, nullptr) << tensor;
+  if (entry == nullptr) return {};
+  const auto raw = file.read_raw(*entry);
+  EXPECT_TRUE(raw.ok());
+  std::vector<T> values(raw->bytes.size() / sizeof(T));
+  std::memcpy(values.data(), raw->bytes.data(), raw->bytes.size());
+  return values;
+}
+
+struct Model {
+  std::unique_ptr<weights::Checkpoint> checkpoint;
+  ModelConfig config;
+  std::unique_ptr<Stage> stage;
+  std::unique_ptr<Ends> ends;
+
+  std::vector<float> logits(Sequence& sequence, std::span<const uint32_t> tokens) {
+    auto hidden = ends->embed(tokens, sequence.length());
+    EXPECT_TRUE(hidden.ok());
+    const Status status = stage->run(sequence, sequence.length(), *hidden);
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    std::vector<float> result;
+    EXPECT_TRUE(ends->logits(*hidden, 0, hidden->tokens(), result).ok());
+    return result;
+  }
+};
+
+Model load(const std::filesystem::path& folder, Isa isa) {
+  Model model;
+  auto checkpoint = weights::Checkpoint::open(folder);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  model.checkpoint = std::move(*checkpoint);
+  auto config = parse_config(model.checkpoint->config_json());
+  EXPECT_TRUE(config.ok()) << config.error().message;
+  model.config = *config;
+  resolve_prefix(model.config, [&](std::string_view name) {
+    return model.checkpoint->find(name) != nullptr;
+  });
+  StageOptions options;
+  options.last_layer = model.config.layers;
+  options.isa = isa;
+  options.pool = std::make_shared<ThreadPool>(2);
+  auto stage = Stage::load(model.config, options, *model.checkpoint, {});
+  EXPECT_TRUE(stage.ok()) << stage.error().message;
+  model.stage = std::move(*stage);
+  auto ends = Ends::load(model.config, options, *model.checkpoint, {});
+  EXPECT_TRUE(ends.ok()) << ends.error().message;
+  model.ends = std::move(*ends);
+  return model;
+}
+
+class Oracle : public testing::TestWithParam<const char*> {};
+
+TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
+  const auto folder = kOracle / GetParam();
+  Model model = load(folder, Isa::kBest);
+  auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
+  ASSERT_TRUE(golden.ok()) << golden.error().message;
+  const auto ids = read_golden<int32_t>(**golden, "tokens");
+  const auto wanted = read_golden<float>(**golden, "logits");
+  const std::vector<uint32_t> tokens(ids.begin(), ids.end());
+  auto sequence = model.stage->new_sequence();
+  const std::vector<float> logits = model.logits(*sequence, tokens);
+  ASSERT_EQ(logits.size(), wanted.size());
+
+  double mean = 0;
+  for (const float value : wanted) mean += value;
+  mean /= static_cast<double>(wanted.size());
+  double variance = 0;
+  double squares = 0;
+  double largest = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    variance += (wanted[i] - mean) * (wanted[i] - mean);
+    const double difference = double{logits[i]} - wanted[i];
+    squares += difference * difference;
+    largest = std::max(largest, std::fabs(difference));
+  }
+  const double deviation = std::sqrt(variance / static_cast<double>(wanted.size()));
+  const double rms = std::sqrt(squares / static_cast<double>(wanted.size()));
+  RecordProperty("rms_percent", std::to_string(100 * rms / deviation));
+  RecordProperty("maximum_percent", std::to_string(100 * largest / deviation));
+  printf("%s: rms %.4f %%, maximum %.4f %% of the standard deviation\n", GetParam(),
+         100 * rms / deviation, 100 * largest / deviation);
+  EXPECT_LT(rms / deviation, 0.002);
+  EXPECT_LT(largest / deviation, 0.025);
+}
+
+TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
+  const auto folder = kOracle / GetParam();
+  Model model = load(folder, Isa::kBest);
+  auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
+  ASSERT_TRUE(golden.ok());
+  const auto prompt = read_golden<int32_t>(**golden, "greedy_prompt");
+  const auto greedy = read_golden<int32_t>(**golden, "greedy");
+  const auto margin = read_golden<float>(**golden, "greedy_margin");
+  auto sequence = model.stage->new_sequence();
+  std::vector<uint32_t> tokens(prompt.begin(), prompt.end());
+  for (size_t step = 0; step < greedy.size(); ++step) {
+    const std::vector<float> logits = model.logits(*sequence, tokens);
+    const auto last = logits.end() - model.config.vocab;
+    const auto best = static_cast<int32_t>(std::max_element(last, logits.end()) - last);
+    if (margin[step] > 0.05F) {
+      EXPECT_EQ(best, greedy[step]) << "step " << step;
+    }
+    // Go on with the oracle's choice, so that one close call does not end the comparison.
+    tokens = {static_cast<uint32_t>(greedy[step])};
+  }
+}
+
+TEST_P(Oracle, TheReferenceAndTheFastKernelsGiveTheSameBitsAtEveryWidth) {
+  const auto folder = kOracle / GetParam();
+  auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
+  ASSERT_TRUE(golden.ok());
+  const auto ids = read_golden<int32_t>(**golden, "tokens");
+  const std::vector<uint32_t> tokens(ids.begin(), ids.end());
+  Model reference = load(folder, Isa::kScalar);
+  auto whole = reference.stage->new_sequence();
+  const std::vector<float> wanted = reference.logits(*whole, tokens);
+  for (const Isa isa : {Isa::kScalar, Isa::kBest}) {
+    Model model = load(folder, isa);
+    for (const size_t width : {1, 2, 5, 16, 48}) {
+      auto sequence = model.stage->new_sequence();
+      std::vector<float> logits;
+      for (size_t begin = 0; begin < tokens.size(); begin += width) {
+        const size_t count = std::min(width, tokens.size() - begin);
+        const auto part = model.logits(*sequence, std::span(tokens).subspan(begin, count));
+        logits.insert(logits.end(), part.begin(), part.end());
+      }
+      ASSERT_EQ(logits.size(), wanted.size());
+      EXPECT_EQ(std::memcmp(logits.data(), wanted.data(), wanted.size() * sizeof(float)), 0)
+          << name(isa) << ", passes of " << width;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Oracle,
+                         testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2"),
+                         [](const auto& family) {
+                           std::string id = family.param;
+                           std::replace(id.begin(), id.end(), '-', '_');
+                           return id;
+                         });
+
+}  // namespace
+}  // namespace tandem::model
