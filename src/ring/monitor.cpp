@@ -80,17 +80,14 @@ void Monitor::end() { running_.store(false, std::memory_order_release); }
 
 std::vector<wire::Pong> Monitor::counters() {
   std::unique_lock lock(mutex_);
-  std::vector<uint64_t> before;
-  for (const Watched& watched : watched_) before.push_back(watched.pongs);
-  // One pong may be on its way already, and be older than the last lap.
+  // Not the next pong, which may be on its way already and older than the last lap.
+  const uint64_t awaited = pings_ + 1;
   ping_now_ = true;
   wake_.wake();
   changed_.wait_for(lock, 1s, [&] {
     if (failure_) return true;
-    for (size_t i = 0; i < watched_.size(); ++i) {
-      if (watched_[i].pongs < before[i] + 1) return false;
-    }
-    return true;
+    return std::all_of(watched_.begin(), watched_.end(),
+                       [&](const Watched& watched) { return watched.pongs >= awaited; });
   });
   std::vector<wire::Pong> pongs;
   for (const Watched& watched : watched_) pongs.push_back(watched.pong);
@@ -104,6 +101,10 @@ void Monitor::loop() {
     const auto now = wire::Clock::now();
     if (ping_now_.exchange(false) || now >= next_ping) {
       next_ping = now + kPingEvery;
+      {
+        const std::lock_guard lock(mutex_);
+        ++pings_;
+      }
       for (Watched& watched : watched_) {
         const Status sent = watched.peer->control->send({.type = wire::Type::kPing});
         if (!sent.ok()) fail(watched.peer, watched.peer->blame(sent.error()));

@@ -81,6 +81,7 @@ class Monitor {
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
   std::vector<Watched> watched_;
+  uint64_t pings_ = 0;
   std::optional<Error> failure_;
   std::optional<Error> suspicion_;  ///< becomes the failure at suspicion_until_
   wire::Clock::time_point suspicion_until_;

@@ -279,6 +279,11 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
     pass_started_.store(0, std::memory_order_release);
     passes_.fetch_add(1, std::memory_order_relaxed);
     if (!status.ok()) return trouble(lane, wire::Blame::kSelf, false, status.error());
+    if (lane.hidden.tokens() != header.tokens || lane.hidden.width != session.config.hidden_size) {
+      return trouble(lane, wire::Blame::kSelf, false,
+                     invalid("the stage gave " + std::to_string(lane.hidden.tokens()) +
+                             " rows for " + std::to_string(header.tokens) + " tokens"));
+    }
     times.add(header.tokens, took);
     lane.times[lane.timed++ % lane.times.size()] = took;
     next.compute_us += took;
@@ -293,11 +298,13 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   }
   const uint32_t tokens = lane.hidden.tokens();
   const uint32_t rows = lane.to_host ? std::min(header.want, tokens) : tokens;
+  // Counted before: whoever gets the frame may ask at once.
+  session.bytes_out = lane.out->bytes_out() + wire::kHeaderBytes +
+                      states_bytes(rows, session.config.hidden_size);
+  session.sent.fetch_add(1);
   const Status status = send_states(*lane.out, next, lane.hidden, tokens - rows, rows);
   if (!status.ok()) return trouble(lane, wire::Blame::kDownstream, true, status.error());
   if (lane.out->pending()) flush_.wake();
-  session.sent.fetch_add(1);
-  session.bytes_out = lane.out->bytes_out();
   // After the frame is on its way, so that the statistics cost no latency.
   auto times = lane.times;
   const size_t count = std::min(lane.timed, times.size());

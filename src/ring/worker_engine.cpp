@@ -198,6 +198,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
     return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
   }
   if (sessions_.size() >= kMaxSessions) {
+    // A host that asked for nothing yet makes room.
+    const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
+      return !session->loading && !session->ready;
+    });
+    if (idle != sessions_.end()) end(std::shared_ptr<Session>(*idle));
+  }
+  if (sessions_.size() >= kMaxSessions) {
     return refuse(stranger, ErrorKind::kMemory,
                   "this worker serves " + std::to_string(kMaxSessions) + " hosts already");
   }
@@ -239,6 +246,9 @@ bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
       }
       if (header.type == wire::Type::kLoad && (session->loading || session->ready)) {
         return invalid("a second load");
+      }
+      if (header.length > 4096 && header.type != wire::Type::kLoad) {
+        return invalid("a " + std::string(wire::name(header.type)) + " frame from a host");
       }
       return control.to_payload(header);
     });

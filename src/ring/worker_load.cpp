@@ -185,6 +185,11 @@ void load_session(Session& session, StageCache& cache, const WorkerOptions& opti
     session.lease = {};
     return;
   }
+  if (options.log) {
+    options.log(session.peer + ": layers " +
+                text({session.request.first_layer, session.request.last_layer}) +
+                (ready.ok() ? " ready" : ": " + ready.error().message));
+  }
   if (ready.ok()) {
     session.ready = true;
     session.loading = false;
@@ -193,11 +198,6 @@ void load_session(Session& session, StageCache& cache, const WorkerOptions& opti
     session.lease = {};
     session.loading = false;
     session.refuse(ready.error());
-  }
-  if (options.log) {
-    options.log(session.peer + ": layers " +
-                text({session.request.first_layer, session.request.last_layer}) +
-                (ready.ok() ? " ready" : ": " + ready.error().message));
   }
 }
 

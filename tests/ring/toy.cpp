@@ -1,5 +1,6 @@
 #include "ring/toy.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -27,9 +28,10 @@ class ToySequence final : public model::Sequence {
 
 class ToyStage final : public model::Stage {
  public:
-  ToyStage(const model::StageOptions& options, uint32_t width, std::vector<uint32_t> weights,
-           std::shared_ptr<Behaviour> behaviour)
-      : options_(options), width_(width), weights_(std::move(weights)),
+  ToyStage(const model::StageOptions& options, const model::ModelConfig& config,
+           std::vector<uint32_t> weights, std::shared_ptr<Behaviour> behaviour)
+      : options_(options), width_(config.hidden_size),
+        bytes_(model::stage_bytes(config, options)), weights_(std::move(weights)),
         behaviour_(std::move(behaviour)) {}
 
   std::unique_ptr<model::Sequence> new_sequence() override {
@@ -71,13 +73,12 @@ class ToyStage final : public model::Stage {
   }
 
   const model::StageOptions& options() const override { return options_; }
-  uint64_t bytes() const override {
-    return uint64_t{options_.last_layer - options_.first_layer} * width_ * width_;
-  }
+  uint64_t bytes() const override { return bytes_; }
 
  private:
   const model::StageOptions options_;
   const uint32_t width_;
+  const uint64_t bytes_;
   const std::vector<uint32_t> weights_;  ///< a digest of each layer's tensors
   const std::shared_ptr<Behaviour> behaviour_;
 };
@@ -104,7 +105,7 @@ ring::StageLoader loader(std::shared_ptr<Behaviour> behaviour) {
       weights.push_back(digest[0] | digest[1] << 8 | digest[2] << 16);
     }
     return std::unique_ptr<model::Stage>(std::make_unique<ToyStage>(
-        options, config.hidden_size, std::move(weights), behaviour));
+        options, config, std::move(weights), behaviour));
   };
 }
 
