@@ -19,4 +19,13 @@ int64_t dot4(const Row4& row, std::span<const int16_t> x) {
   return sum;
 }
 
+int64_t dot6(const Row6& row, std::span<const int16_t> x) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < row.quants.size(); ++i) {
+    const int32_t weight = row.scales[i / kGroup] * (row.quants[i] - 32);
+    sum += int64_t{weight} * x[i];
+  }
+  return sum;
+}
+
 }  // namespace tandem::arithmetic

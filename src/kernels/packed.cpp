@@ -5,9 +5,23 @@
 namespace tandem::kernels {
 namespace {
 
-constexpr uint32_t kStep4 = 576;
-constexpr uint32_t kScales4 = 512;
-constexpr uint32_t kMinimums4 = 544;
+// Byte of a tile that holds the low four bits of a column, and whether they are its upper half.
+size_t nibble_offset(size_t k, uint32_t lane) {
+  return k / 8 * 64 + lane * 4 + k % 4;
+}
+bool upper(size_t k) {
+  return k % 8 >= 4;
+}
+
+void store_nibble(uint8_t* tile, size_t k, uint32_t lane, uint32_t value) {
+  uint8_t& byte = tile[nibble_offset(k, lane)];
+  byte = static_cast<uint8_t>(upper(k) ? (byte & 0x0fU) | value << 4 : (byte & 0xf0U) | value);
+}
+
+uint32_t load_nibble(const uint8_t* tile, size_t k, uint32_t lane) {
+  const uint8_t byte = tile[nibble_offset(k, lane)];
+  return upper(k) ? byte >> 4 : byte & 15U;
+}
 
 }  // namespace
 
@@ -39,16 +53,34 @@ void store_row4(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
                 float row_scale) {
   uint8_t* tile = matrix.data.data() + row / kTileRows * matrix.tile_bytes();
   const uint32_t lane = row % kTileRows;
-  for (size_t k = 0; k < quants.size(); ++k) {
-    uint8_t* chunk = tile + k / 64 * kStep4 + k % 64 / 8 * 64;
-    uint8_t& byte = chunk[lane * 4 + k % 4];
-    byte = static_cast<uint8_t>(k % 8 < 4 ? (byte & 0xf0) | quants[k]
-                                          : (byte & 0x0f) | quants[k] << 4);
-  }
+  for (size_t k = 0; k < quants.size(); ++k) store_nibble(tile, k, lane, quants[k]);
+  uint8_t* multipliers = tile + PackedMatrix::scales_offset(matrix.format, matrix.columns);
   for (size_t group = 0; group < scales.size(); ++group) {
-    uint8_t* step = tile + group / 2 * kStep4;
-    step[kScales4 + group % 2 * kTileRows + lane] = scales[group];
-    step[kMinimums4 + group % 2 * kTileRows + lane] = minimums[group];
+    uint8_t* step = multipliers + group / 2 * 48;
+    step[group % 2 * kTileRows + lane] =
+        static_cast<uint8_t>(scales[group] | (minimums[group] & 3U) << 6);
+    uint8_t& high = step[2 * kTileRows + lane];
+    const uint32_t value = minimums[group] >> 2;
+    high =
+        static_cast<uint8_t>(group % 2 == 0 ? (high & 0xf0U) | value : (high & 0x0fU) | value << 4);
+  }
+  matrix.row_scales[row] = row_scale;
+}
+
+void store_row6(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> quants,
+                std::span<const uint8_t> scales, float row_scale) {
+  uint8_t* tile = matrix.data.data() + row / kTileRows * matrix.tile_bytes();
+  const uint32_t lane = row % kTileRows;
+  uint8_t* high = tile + PackedMatrix::high_offset(matrix.columns);
+  for (size_t k = 0; k < quants.size(); ++k) {
+    store_nibble(tile, k, lane, quants[k] & 15U);
+    const size_t shift = k % 16 / 4 * 2;
+    uint8_t& byte = high[k / 16 * 64 + lane * 4 + k % 4];
+    byte = static_cast<uint8_t>((byte & ~(3U << shift)) | (quants[k] >> 4U) << shift);
+  }
+  uint8_t* multipliers = tile + PackedMatrix::scales_offset(matrix.format, matrix.columns);
+  for (size_t group = 0; group < scales.size(); ++group) {
+    multipliers[group * kTileRows + lane] = scales[group];
   }
   matrix.row_scales[row] = row_scale;
 }
@@ -56,19 +88,30 @@ void store_row4(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
 void load_row(const PackedMatrix& matrix, uint32_t row, std::span<int32_t> weights) {
   const uint8_t* tile = matrix.tile(row / kTileRows);
   const uint32_t lane = row % kTileRows;
-  if (matrix.format == WeightFormat::k8) {
-    for (size_t k = 0; k < weights.size(); ++k) {
-      weights[k] = tile[k / 4 * 64 + lane * 4 + k % 4] - 128;
-    }
-    return;
-  }
+  const uint8_t* multipliers = tile + PackedMatrix::scales_offset(matrix.format, matrix.columns);
+  const uint8_t* high = tile + PackedMatrix::high_offset(matrix.columns);
   for (size_t k = 0; k < weights.size(); ++k) {
-    const uint8_t* step = tile + k / 64 * kStep4;
-    const uint8_t byte = step[k % 64 / 8 * 64 + lane * 4 + k % 4];
-    const int32_t quant = k % 8 < 4 ? byte & 15 : byte >> 4;
-    const size_t group = k % 64 / 32;
-    weights[k] = step[kScales4 + group * kTileRows + lane] * quant -
-                 arithmetic::kMinimumUnit * step[kMinimums4 + group * kTileRows + lane];
+    const size_t group = k / arithmetic::kGroup;
+    switch (matrix.format) {
+      case WeightFormat::k8:
+        weights[k] = tile[k / 4 * 64 + lane * 4 + k % 4] - 128;
+        break;
+      case WeightFormat::k4: {
+        const uint8_t* step = multipliers + group / 2 * 48;
+        const uint8_t scale = step[group % 2 * kTileRows + lane];
+        const uint8_t rest = step[2 * kTileRows + lane];
+        const int32_t minimum = scale >> 6 | (group % 2 == 0 ? rest & 15 : rest >> 4) << 2;
+        weights[k] = (scale & 63) * static_cast<int32_t>(load_nibble(tile, k, lane)) -
+                     arithmetic::kMinimumUnit * minimum;
+        break;
+      }
+      case WeightFormat::k6: {
+        const uint32_t top = high[k / 16 * 64 + lane * 4 + k % 4] >> (k % 16 / 4 * 2) & 3U;
+        const auto quant = static_cast<int32_t>(load_nibble(tile, k, lane) | top << 4);
+        weights[k] = multipliers[group * kTileRows + lane] * (quant - 32);
+        break;
+      }
+    }
   }
 }
 

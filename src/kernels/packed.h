@@ -10,7 +10,9 @@
 
 namespace tandem::kernels {
 
-enum class WeightFormat : uint8_t { k8, k4 };
+/// 8 bits with a scale a row; 4 and 6 bits in groups of arithmetic::kGroup with integer
+/// multipliers.
+enum class WeightFormat : uint8_t { k8, k4, k6 };
 
 /// Rows of one tile, and the multiple that columns are padded to.
 inline constexpr uint32_t kTileRows = 16;
@@ -26,11 +28,16 @@ constexpr uint32_t tile_count(uint32_t rows) {
 
 /// A matrix [rows, columns] of integer weights with a scale per row.
 ///
-/// A tile is 16 consecutive rows; tiles follow each other. Within a tile, columns go in steps:
+/// A tile is 16 consecutive rows; tiles follow each other, each a multiple of 64 bytes.
 ///   k8: steps of 4 columns, 64 bytes each: byte [row][j] = weight(row, 4 step + j) + 128
-///   k4: steps of 64 columns (two groups), 576 bytes each: 8 chunks of 64 bytes, chunk c holding
-///       columns 8c to 8c + 7: byte [row][j] = quant(row, 8c + j) | quant(row, 8c + 4 + j) << 4;
-///       then scales [group 0..1][row] and minimums [group 0..1][row], 8 bits each.
+///   k4: chunks of 8 columns, 64 bytes each: byte [row][j] = quant(row, 8c + j) |
+///       quant(row, 8c + 4 + j) << 4; after all chunks, 48 bytes for every 64 columns:
+///       [group 0..1][row] scale | (minimum & 3) << 6, then [row] minimum 0 >> 2 | minimum 1 >> 2
+///       << 4
+///   k6: chunks as in k4 with the low 4 bits; then 64 bytes for every 16 columns with the high 2
+///   bits:
+///       byte [row][j] = high(j) | high(4 + j) << 2 | high(8 + j) << 4 | high(12 + j) << 6; then
+///       32 bytes of scales for every 64 columns: [group 0..1][row]
 struct PackedMatrix {
   WeightFormat format = WeightFormat::k8;
   uint32_t rows = 0;
@@ -47,7 +54,23 @@ struct PackedMatrix {
 
   static constexpr uint64_t tile_bytes(WeightFormat format, uint32_t columns) {
     const uint64_t padded = padded_columns(columns);
-    return format == WeightFormat::k8 ? padded * kTileRows : padded / 64 * 576;
+    switch (format) {
+      case WeightFormat::k8:
+        return padded * kTileRows;
+      case WeightFormat::k4:
+        return scales_offset(format, columns) + (padded / 64 * 48 + 63) / 64 * 64;
+      case WeightFormat::k6:
+        return scales_offset(format, columns) + (padded / 64 * 32 + 63) / 64 * 64;
+    }
+    return 0;
+  }
+  /// Where a tile's scales begin (k4, k6), and its high bits (k6).
+  static constexpr uint64_t scales_offset(WeightFormat format, uint32_t columns) {
+    const uint64_t padded = padded_columns(columns);
+    return format == WeightFormat::k4 ? padded * 8 : padded * 12;
+  }
+  static constexpr uint64_t high_offset(uint32_t columns) {
+    return uint64_t{padded_columns(columns)} * 8;
   }
   /// What bytes() will be for a matrix of this shape.
   static constexpr uint64_t bytes_for(WeightFormat format, uint64_t rows, uint32_t columns) {
@@ -63,15 +86,16 @@ PackedMatrix make_packed(WeightFormat format, uint32_t rows, uint32_t columns);
 /// tiles may be stored concurrently.
 void store_row8(PackedMatrix& matrix, uint32_t row, std::span<const int8_t> weights,
                 float row_scale);
-/// `quants` holds `columns` values in [0, 15]; `scales` and `minimums` one a group of 32, the last
-/// group padded: quants past `columns` do not exist, their weight must come out as anything, since
-/// activations there are zero.
+/// `quants` holds `columns` values in [0, 15]; `scales` and `minimums` one a group, in [0, 63].
 void store_row4(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> quants,
                 std::span<const uint8_t> scales, std::span<const uint8_t> minimums,
                 float row_scale);
+/// `quants` holds `columns` values in [0, 63]; `scales` one a group, in [0, 127].
+void store_row6(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> quants,
+                std::span<const uint8_t> scales, float row_scale);
 
-/// Reads one row back as integers (k8: the weights; k4: scale * quant - 8 * minimum), `columns`
-/// long.
+/// Reads one row back as integer weights (k4: scale * quant - 8 * minimum, k6: scale * (quant -
+/// 32)), `columns` long.
 void load_row(const PackedMatrix& matrix, uint32_t row, std::span<int32_t> weights);
 
 }  // namespace tandem::kernels

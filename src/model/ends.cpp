@@ -15,16 +15,15 @@ class LocalEnds final : public Ends {
   LocalEnds(const ModelConfig& config, std::unique_ptr<kernels::Backend> backend)
       : config_(config), backend_(std::move(backend)) {}
 
-  [[nodiscard]] Status load_tensors(weights::TensorSource& source, ThreadPool& pool,
-                                    const LoadProgress& progress) {
+  [[nodiscard]] Status load_tensors(weights::TensorSource& source, WeightBits bits,
+                                    ThreadPool& pool, const LoadProgress& progress) {
     uint64_t total = 0;
     for (const weights::TensorInfo& wanted : ends_tensors(config_)) {
       const weights::TensorInfo* found = source.find(wanted.name);
       if (found != nullptr) total += found->bytes();
     }
     const TensorNames& names = config_.family->names;
-    // The embedding and the head stay at 8 bits whatever the layers have.
-    WeightLoader loader(source, *backend_, pool, kernels::WeightFormat::k8, total, progress);
+    WeightLoader loader(source, *backend_, pool, ends_format(bits), total, progress);
     hidden_ = backend_->add_floats(config_.hidden_size);
     normed_floats_ = backend_->add_floats(config_.hidden_size);
     normed_ = backend_->add_activations(config_.hidden_size);
@@ -161,7 +160,7 @@ Result<std::unique_ptr<Ends>> Ends::load(const ModelConfig& config, const StageO
   if (pool == nullptr) pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), pool));
   auto ends = std::make_unique<LocalEnds>(config, std::move(backend));
-  TANDEM_TRY(ends->load_tensors(source, *pool, progress));
+  TANDEM_TRY(ends->load_tensors(source, options.weights, *pool, progress));
   return std::unique_ptr<Ends>(std::move(ends));
 }
 

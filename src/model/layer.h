@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/stage.h"
 #include "weights/quantize.h"
 #include "weights/source.h"
 
@@ -25,6 +26,11 @@ struct LayerNames {
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
 };
+/// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
+/// 6 for the ends, which are read for every token and suffer most from fewer.
+kernels::WeightFormat layer_format(WeightBits bits);
+kernels::WeightFormat ends_format(WeightBits bits);
+
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
 /// One layer's weights in a backend.

@@ -18,7 +18,8 @@
 
 namespace tandem::model {
 
-/// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32.
+/// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32
+/// (6 bits for embedding and output head).
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.

@@ -22,15 +22,19 @@ void add_norm(std::vector<TensorInfo>& tensors, const std::string& name, NormKin
   if (kind == NormKind::kLayer) add(tensors, name + ".bias", {n});
 }
 
-kernels::WeightFormat format_of(WeightBits bits) {
-  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k4;
-}
-
 uint64_t norm_bytes(NormKind kind, uint64_t n) {
   return n * sizeof(float) * (kind == NormKind::kLayer ? 2 : 1);
 }
 
 }  // namespace
+
+kernels::WeightFormat layer_format(WeightBits bits) {
+  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k4;
+}
+
+kernels::WeightFormat ends_format(WeightBits bits) {
+  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k6;
+}
 
 std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first, uint32_t last) {
   std::vector<TensorInfo> tensors;
@@ -88,7 +92,7 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
     for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
                                    &names.gate, &names.up, &names.down}) {
       if (name->tensor.empty()) continue;
-      bytes += kernels::PackedMatrix::bytes_for(format_of(options.weights), name->part.rows,
+      bytes += kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
@@ -105,10 +109,10 @@ uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
           kernels::cpu::kChunk);
 }
 
-uint64_t ends_bytes(const ModelConfig& config, WeightBits) {
-  uint64_t bytes = kernels::PackedMatrix::bytes_for(kernels::WeightFormat::k8, config.vocab,
-                                                    config.hidden_size) *
-                   (config.tied_embeddings ? 1 : 2);
+uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {
+  uint64_t bytes =
+      kernels::PackedMatrix::bytes_for(ends_format(bits), config.vocab, config.hidden_size) *
+      (config.tied_embeddings ? 1 : 2);
   if (config.learned_positions)
     bytes += uint64_t{config.context} * config.hidden_size * sizeof(float);
   return bytes + norm_bytes(config.norm, config.hidden_size);

@@ -108,7 +108,7 @@ float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
   for (size_t g = 0; g < groups; ++g) {
     const auto n = static_cast<uint32_t>(std::min<size_t>(kGroup, row.size() - g * kGroup));
     fits[g] = fit_group(row.data() + g * kGroup, n);
-    row_scale = std::max({row_scale, fits[g].scale / 255.0F, fits[g].minimum / (255.0F * kUnit)});
+    row_scale = std::max({row_scale, fits[g].scale / 63.0F, fits[g].minimum / (63.0F * kUnit)});
   }
   for (size_t g = 0; g < groups; ++g) {
     const float* w = row.data() + g * kGroup;
@@ -121,8 +121,8 @@ float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
     float least = INFINITY;
     for (int ds = -1; ds <= 1; ++ds) {
       for (int dm = -1; dm <= 1; ++dm) {
-        const float s = std::clamp(scale + static_cast<float>(ds), 0.0F, 255.0F);
-        const float m = std::clamp(minimum + static_cast<float>(dm), 0.0F, 255.0F);
+        const float s = std::clamp(scale + static_cast<float>(ds), 0.0F, 63.0F);
+        const float m = std::clamp(minimum + static_cast<float>(dm), 0.0F, 63.0F);
         const float error = assign(w, n, s * row_scale, m * kUnit * row_scale, q);
         if (error < least) {
           least = error;
@@ -133,6 +133,41 @@ float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
       }
     }
     for (uint32_t i = 0; i < n; ++i) quants[g * kGroup + i] = static_cast<uint8_t>(kept[i]);
+  }
+  return row_scale;
+}
+
+float quantize_row6(std::span<const float> row, std::span<uint8_t> quants,
+                    std::span<uint8_t> scales) {
+  float largest = 0;
+  for (const float w : row) largest = std::max(largest, std::fabs(w));
+  const float row_scale = clamp_scale(largest / (31.0F * 127.0F));
+  for (size_t g = 0; g < scales.size(); ++g) {
+    const float* w = row.data() + g * kGroup;
+    const auto n = static_cast<uint32_t>(std::min<size_t>(kGroup, row.size() - g * kGroup));
+    float reach = 0;
+    for (uint32_t i = 0; i < n; ++i) reach = std::max(reach, std::fabs(w[i]));
+    const float whole = std::nearbyintf(reach / (31.0F * row_scale));
+    float least = INFINITY;
+    for (int ds = -2; ds <= 2; ++ds) {
+      const float s = std::clamp(whole + static_cast<float>(ds), 0.0F, 127.0F);
+      const float scale = s * row_scale;
+      const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
+      float q[kGroup];
+      float error = 0;
+      for (uint32_t i = 0; i < n; ++i) {
+        q[i] = std::min(31.0F, std::max(-32.0F, std::nearbyintf(w[i] * inverse)));
+        const float d = scale * q[i] - w[i];
+        error += d * d;
+      }
+      if (error < least) {
+        least = error;
+        scales[g] = static_cast<uint8_t>(s);
+        for (uint32_t i = 0; i < n; ++i) {
+          quants[g * kGroup + i] = static_cast<uint8_t>(static_cast<int>(q[i]) + 32);
+        }
+      }
+    }
   }
   return row_scale;
 }
@@ -167,7 +202,7 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
     std::vector<float> rows(size_t{kernels::kTileRows} * part.columns);
     std::vector<float> piece(kernels::kTileRows);
     std::vector<int8_t> quants8(part.columns);
-    std::vector<uint8_t> quants4(part.columns);
+    std::vector<uint8_t> quants(part.columns);
     const size_t groups = (part.columns + kGroup - 1) / kGroup;
     std::vector<uint8_t> scales(groups);
     std::vector<uint8_t> minimums(groups);
@@ -201,12 +236,22 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
           bad.store(true);
           continue;
         }
-        if (format == kernels::WeightFormat::k8) {
-          const float scale = quantize_row8(row, quants8);
-          kernels::store_row8(matrix, first + r, quants8, scale);
-        } else {
-          const float scale = quantize_row4(row, quants4, scales, minimums);
-          kernels::store_row4(matrix, first + r, quants4, scales, minimums, scale);
+        switch (format) {
+          case kernels::WeightFormat::k8: {
+            const float scale = quantize_row8(row, quants8);
+            kernels::store_row8(matrix, first + r, quants8, scale);
+            break;
+          }
+          case kernels::WeightFormat::k4: {
+            const float scale = quantize_row4(row, quants, scales, minimums);
+            kernels::store_row4(matrix, first + r, quants, scales, minimums, scale);
+            break;
+          }
+          case kernels::WeightFormat::k6: {
+            const float scale = quantize_row6(row, quants, scales);
+            kernels::store_row6(matrix, first + r, quants, scales, scale);
+            break;
+          }
         }
       }
     }

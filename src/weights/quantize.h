@@ -17,11 +17,15 @@ namespace tandem::weights {
 /// binary32 operation. Returns the scale. `quants` holds as many values as `row`.
 float quantize_row8(std::span<const float> row, std::span<int8_t> quants);
 
-/// 4 bits: groups of 32, each q in [0, 15] with an 8-bit scale and an 8-bit minimum under one row
+/// 4 bits: groups of 32, each q in [0, 15] with a 6-bit scale and a 6-bit minimum under one row
 /// scale: w = row_scale * (scale * q - 8 * minimum), fitted for the least squared error a group.
 /// `quants` holds as many values as `row`; `scales` and `minimums` one a group. Returns row_scale.
 float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
                     std::span<uint8_t> scales, std::span<uint8_t> minimums);
+
+/// 6 bits: groups of 32 with a 7-bit scale: w = row_scale * scale * (q - 32), q in [0, 63].
+float quantize_row6(std::span<const float> row, std::span<uint8_t> quants,
+                    std::span<uint8_t> scales);
 
 /// Which part of a tensor is a matrix [rows, columns].
 struct MatrixPart {

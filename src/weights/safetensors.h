@@ -128,7 +128,7 @@ class SafetensorsWriter {
   /// name, type and shape matter. Errors: kInvalid (a name or shape that parse_safetensors would
   /// refuse), kIo.
   static Result<std::unique_ptr<SafetensorsWriter>> create(
-      const std::filesystem::path& path, std::vector<StoredTensor> tensors,
+      const std::filesystem::path& path, const std::vector<StoredTensor>& tensors,
       const std::map<std::string, std::string>& metadata = {});
 
   SafetensorsWriter(const SafetensorsWriter&) = delete;

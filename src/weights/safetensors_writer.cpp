@@ -76,7 +76,7 @@ Result<std::vector<std::byte>> make_header(const std::vector<StoredTensor>& tens
 }  // namespace
 
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
-    const std::filesystem::path& path, std::vector<StoredTensor> tensors,
+    const std::filesystem::path& path, const std::vector<StoredTensor>& tensors,
     const std::map<std::string, std::string>& metadata) {
   static std::atomic<uint64_t> counter{0};
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter);

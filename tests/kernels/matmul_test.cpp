@@ -22,22 +22,29 @@ PackedMatrix random_matrix(WeightFormat format, uint32_t rows, uint32_t columns,
       }
       store_row8(matrix, r, weights, scale);
     } else {
+      const int highest = format == WeightFormat::k4 ? 15 : 63;
+      const int scale_limit = format == WeightFormat::k4 ? 63 : 127;
       const uint32_t groups = (columns + 31) / 32;
       std::vector<uint8_t> quants(columns);
       std::vector<uint8_t> scales(groups);
       std::vector<uint8_t> minimums(groups);
       for (uint8_t& q : quants) {
-        q = static_cast<uint8_t>(kind == Weights::kRandom    ? random.integer(0, 15)
-                                 : kind == Weights::kHighest ? 15
+        q = static_cast<uint8_t>(kind == Weights::kRandom    ? random.integer(0, highest)
+                                 : kind == Weights::kHighest ? highest
                                                              : 0);
       }
       for (uint32_t g = 0; g < groups; ++g) {
-        scales[g] = static_cast<uint8_t>(kind == Weights::kRandom ? random.integer(0, 255) : 255);
-        minimums[g] = static_cast<uint8_t>(kind == Weights::kRandom    ? random.integer(0, 255)
+        scales[g] = static_cast<uint8_t>(kind == Weights::kRandom ? random.integer(0, scale_limit)
+                                                                  : scale_limit);
+        minimums[g] = static_cast<uint8_t>(kind == Weights::kRandom    ? random.integer(0, 63)
                                            : kind == Weights::kHighest ? 0
-                                                                       : 255);
+                                                                       : 63);
       }
-      store_row4(matrix, r, quants, scales, minimums, scale);
+      if (format == WeightFormat::k4) {
+        store_row4(matrix, r, quants, scales, minimums, scale);
+      } else {
+        store_row6(matrix, r, quants, scales, scale);
+      }
     }
   }
   return matrix;
@@ -123,9 +130,12 @@ TEST_P(Matmul, PlanesReachTheirLowestValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Matmul, testing::Values(WeightFormat::k8, WeightFormat::k4),
+INSTANTIATE_TEST_SUITE_P(Formats, Matmul,
+                         testing::Values(WeightFormat::k8, WeightFormat::k4, WeightFormat::k6),
                          [](const auto& test) {
-                           return test.param == WeightFormat::k8 ? "Weights8" : "Weights4";
+                           return test.param == WeightFormat::k8   ? "Weights8"
+                                  : test.param == WeightFormat::k4 ? "Weights4"
+                                                                   : "Weights6";
                          });
 
 }  // namespace

@@ -23,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kShardBytes = 2'000'000'000;
 constexpr uint64_t kChunk = uint64_t{2} << 20;  ///< elements; 4 MiB
 
 struct Options {
@@ -31,16 +30,18 @@ struct Options {
   fs::path folder;
   uint64_t layers = 0;  ///< 0: as the shape has
   uint64_t seed = 1;
+  uint64_t shard_mb = 2000;
 };
 
 void print_usage(std::FILE* stream) {
   std::fputs(
-      "Usage: make_checkpoint SHAPE DIR [--layers N] [--seed N]\n\n"
+      "Usage: make_checkpoint SHAPE DIR [--layers N] [--seed N] [--shard-mb N]\n\n"
       "Writes a checkpoint of a known model's shape with random BF16 weights into DIR, which must\n"
       "be new or empty: config.json, safetensors (in shards of at most 2 GB), a tokenizer that\n"
       "works, and generation settings. Equal seeds give equal files.\n\n"
       "  --layers N  this many layers instead of the model's own number (1 to 1000)\n"
-      "  --seed N    another set of weights (default 1)\n\n"
+      "  --seed N    another set of weights (default 1)\n"
+      "  --shard-mb N  largest shard in megabytes (1 to 1000000, default 2000)\n\n"
       "Shapes:",
       stream);
   for (const Shape& shape : shapes()) std::fprintf(stream, " %s", std::string(shape.name).c_str());
@@ -57,14 +58,16 @@ Result<Options> parse_options(const std::vector<std::string_view>& arguments) {
   std::vector<std::string_view> positional;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
-    if (argument == "--layers" || argument == "--seed") {
-      uint64_t& number = argument == "--layers" ? options.layers : options.seed;
+    const bool layers = argument == "--layers";
+    const bool shard = argument == "--shard-mb";
+    if (layers || shard || argument == "--seed") {
+      uint64_t& number = layers ? options.layers : shard ? options.shard_mb : options.seed;
+      const uint64_t low = layers || shard ? 1 : 0;
+      const uint64_t high = layers ? 1000 : shard ? 1'000'000 : UINT64_MAX;
       const std::string_view value = i + 1 < arguments.size() ? arguments[++i] : "";
-      const bool good = parse_number(value, number);
-      if (!good || (argument == "--layers" && (number == 0 || number > 1000))) {
-        return invalid(std::string(argument) + ": expected a number" +
-                       (argument == "--layers" ? " from 1 to 1000" : "") + ", found \"" +
-                       std::string(value) + "\"");
+      if (!parse_number(value, number) || number < low || number > high) {
+        return invalid(std::string(argument) + ": expected a number from " + std::to_string(low) +
+                       " to " + std::to_string(high) + ", found \"" + std::string(value) + "\"");
       }
     } else if (argument.starts_with("-")) {
       return invalid("unknown option " + std::string(argument));
@@ -122,24 +125,23 @@ Status write_shard(const fs::path& path, std::span<const MadeTensor> tensors, ui
   };
   make(0);
   for (size_t i = 0; i < pieces.size(); ++i) {
-    std::future<void> next;
+    std::future<void> next;  // waits for its task when it goes, also on an error
     if (i + 1 < pieces.size()) next = std::async(std::launch::async, make, i + 1);
-    const Status status = writer->write(
-        std::as_bytes(std::span<const uint16_t>(buffers[i % 2]).first(pieces[i].count)));
-    if (next.valid()) next.wait();
-    TANDEM_TRY(status);
+    TANDEM_TRY(writer->write(
+        std::as_bytes(std::span<const uint16_t>(buffers[i % 2]).first(pieces[i].count))));
   }
   return writer->finish();
 }
 
-/// Consecutive tensors a shard, none over kShardBytes unless one tensor alone is.
-std::vector<std::span<const MadeTensor>> split(const std::vector<MadeTensor>& tensors) {
+/// Consecutive tensors a shard, none over `limit` bytes unless one tensor alone is.
+std::vector<std::span<const MadeTensor>> split(const std::vector<MadeTensor>& tensors,
+                                               uint64_t limit) {
   std::vector<std::span<const MadeTensor>> shards;
   size_t begin = 0;
   uint64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const uint64_t size = tensors[i].info.bytes();
-    if (i > begin && bytes + size > kShardBytes) {
+    if (i > begin && bytes + size > limit) {
       shards.push_back(std::span(tensors).subspan(begin, i - begin));
       begin = i;
       bytes = 0;
@@ -156,10 +158,10 @@ std::string shard_name(size_t index, size_t count) {
   return name;
 }
 
-Status write_weights(const fs::path& folder, const std::vector<MadeTensor>& tensors,
-                     uint64_t seed) {
-  const auto shards = split(tensors);
-  if (shards.size() == 1) return write_shard(folder / "model.safetensors", shards[0], seed);
+Status write_weights(const Options& options, const std::vector<MadeTensor>& tensors) {
+  const fs::path& folder = options.folder;
+  const auto shards = split(tensors, options.shard_mb * 1'000'000);
+  if (shards.size() == 1) return write_shard(folder / "model.safetensors", shards[0], options.seed);
   uint64_t total = 0;
   nlohmann::json map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -168,7 +170,7 @@ Status write_weights(const fs::path& folder, const std::vector<MadeTensor>& tens
       map[tensor.info.name] = name;
       total += tensor.info.bytes();
     }
-    TANDEM_TRY(write_shard(folder / name, shards[i], seed));
+    TANDEM_TRY(write_shard(folder / name, shards[i], options.seed));
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   return write_text(folder / "model.safetensors.index.json", index.dump(2) + "\n");
@@ -194,7 +196,7 @@ Status make_checkpoint(const Options& options) {
   uint64_t bytes = 0;
   for (const MadeTensor& tensor : list) bytes += tensor.info.bytes();
   const auto start = std::chrono::steady_clock::now();
-  TANDEM_TRY(write_weights(options.folder, list, options.seed));
+  TANDEM_TRY(write_weights(options, list));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   TANDEM_TRY(write_text(options.folder / "tokenizer.json", tokenizer_json(shape).dump() + "\n"));
   TANDEM_TRY(write_text(options.folder / "tokenizer_config.json",

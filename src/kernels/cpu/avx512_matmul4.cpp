@@ -1,10 +1,9 @@
-// Products of 4-bit weights with AVX-512 VNNI.
+// Products of 4- and 6-bit weights with AVX-512 VNNI.
 //
-// With x = 256 * high + low, both planes signed bytes, and a group's weights scale * q - 8 minimum,
-//   sum w x = 256 * H + L, H = sum over groups of scale * (sum q high) - 8 minimum * (sum high),
-// and L likewise. Within a group |scale * sum q high| <= 255 * 15 * 128 * 32 < 2^24. A column adds
-// at most 3825 * 128 to H or L, so they hold 4096 columns (< 2^31); partial sums may wrap, the
-// result of a segment does not.
+// With x = 256 * high + low, both planes signed bytes, and a group's weights scale * q - 8 minimum
+// (6 bits: minimum = 4 scale), sum w x = 256 * H + L, H = sum over groups of scale * (sum q high) -
+// 8 minimum * (sum high), and L likewise. A column adds at most 4064 * 128 to H or L, so they hold
+// 4096 columns (4064 * 128 * 4096 < 2^31); partial sums may wrap, the result of a segment does not.
 #include "kernels/cpu/avx512_matmul.h"
 
 #if defined(__x86_64__)
@@ -12,11 +11,11 @@
 namespace tandem::kernels::cpu::avx512 {
 namespace {
 
-constexpr size_t kStepBytes = 576;  // of weights and scales for 64 columns
+constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
 constexpr size_t kStepX = 128;      // of planes for 64 columns
 constexpr uint32_t kSegment = 64;   // steps until a sum is widened
 
-// Which of the nine cache lines a step of a tile that is read later a block touches.
+// Which of the eight cache lines a step of a tile that is read later a block touches.
 struct Ahead {
   const uint8_t* tile;
   uint32_t first;
@@ -28,20 +27,74 @@ TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
+// The multipliers of 64 columns for 16 rows: two scales, and -8 minimum of both groups as 16-bit
+// pairs.
+struct Multipliers {
+  __m512i scale[2];
+  __m512i pairs;
+};
+
+template <WeightFormat Format>
+TANDEM_AVX512 inline Multipliers multipliers(const uint8_t* scales, size_t step) {
+  Multipliers m;
+  __m512i minimum[2];
+  if constexpr (Format == WeightFormat::k4) {
+    const uint8_t* own = scales + step * 48;
+    const __m512i rest = widen(own + 32);
+    for (int g = 0; g < 2; ++g) {
+      const __m512i byte = widen(own + g * 16);
+      const __m512i high =
+          g == 0 ? _mm512_and_si512(rest, _mm512_set1_epi32(15)) : _mm512_srli_epi32(rest, 4);
+      m.scale[g] = _mm512_and_si512(byte, _mm512_set1_epi32(63));
+      minimum[g] = _mm512_or_si512(_mm512_srli_epi32(byte, 6), _mm512_slli_epi32(high, 2));
+    }
+  } else {
+    for (int g = 0; g < 2; ++g) {
+      m.scale[g] = widen(scales + step * 32 + g * 16);
+      minimum[g] = _mm512_slli_epi32(m.scale[g], 2);
+    }
+  }
+  const __m512i both = _mm512_or_si512(minimum[0], _mm512_slli_epi32(minimum[1], 16));
+  m.pairs = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 3));
+  return m;
+}
+
+// Quants of one chunk: columns 0 to 3 and 4 to 7 of 16 rows.
+template <WeightFormat Format>
+TANDEM_AVX512 inline void unpack(const uint8_t* low, const uint8_t* high, size_t chunk,
+                                 __m512i& first, __m512i& second) {
+  const __m512i nibble = _mm512_set1_epi8(15);
+  const __m512i bytes = _mm512_loadu_si512(low);
+  first = _mm512_and_si512(bytes, nibble);
+  second = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
+  if constexpr (Format == WeightFormat::k6) {
+    const __m512i top = _mm512_set1_epi8(0x30);
+    const __m512i bits = _mm512_loadu_si512(high + chunk / 2 * 64);
+    if (chunk % 2 == 0) {
+      first = _mm512_or_si512(first, _mm512_and_si512(_mm512_slli_epi16(bits, 4), top));
+      second = _mm512_or_si512(second, _mm512_and_si512(_mm512_slli_epi16(bits, 2), top));
+    } else {
+      first = _mm512_or_si512(first, _mm512_and_si512(bits, top));
+      second = _mm512_or_si512(second, _mm512_and_si512(_mm512_srli_epi16(bits, 2), top));
+    }
+  }
+}
+
 // Two 16-bit integers in every lane.
 TANDEM_AVX512 inline __m512i broadcast_pair(const uint8_t* pair) {
   return broadcast4(pair);
 }
 
 // `Tokens` tokens from `token` on times one tile.
-template <int Tokens>
+template <WeightFormat Format, int Tokens>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead) {
   const size_t token_bytes = prepared_bytes(o.in.padded);
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
   const uint8_t* w = o.matrix.tile(tile);
+  const uint8_t* high_bits = w + PackedMatrix::high_offset(o.matrix.columns);
+  const uint8_t* scales = w + PackedMatrix::scales_offset(Format, o.matrix.columns);
   const uint32_t steps = o.in.padded / 64;
-  const __m512i nibble = _mm512_set1_epi8(15);
   __m512i total[Tokens][2];
 #pragma GCC unroll 12
   for (int t = 0; t < Tokens; ++t) {
@@ -59,6 +112,7 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
     }
     for (size_t step = begin; step < end; ++step) {
       const uint8_t* weights = w + step * kStepBytes;
+      const Multipliers m = multipliers<Format>(scales, step);
       for (uint32_t line = ahead.first; line < ahead.last; ++line) {
         touch(ahead.tile + step * kStepBytes + line * 64);
       }
@@ -74,9 +128,9 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
           const int chunk = g * 4 + c;
-          const __m512i bytes = _mm512_loadu_si512(weights + chunk * 64);
-          const __m512i first = _mm512_and_si512(bytes, nibble);
-          const __m512i second = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
+          __m512i first;
+          __m512i second;
+          unpack<Format>(weights + chunk * 64, high_bits + step * 256, chunk, first, second);
 #pragma GCC unroll 12
           for (int t = 0; t < Tokens; ++t) {
             const uint8_t* planes = x + t * token_bytes + step * kStepX + chunk * 16;
@@ -86,23 +140,17 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
             add_products(group_high[t], second, planes + 12);
           }
         }
-        const __m512i scale = widen(weights + 512 + g * 16);
 #pragma GCC unroll 12
         for (int t = 0; t < Tokens; ++t) {
-          low[t] = _mm512_add_epi32(low[t], _mm512_mullo_epi32(group_low[t], scale));
-          high[t] = _mm512_add_epi32(high[t], _mm512_mullo_epi32(group_high[t], scale));
+          low[t] = _mm512_add_epi32(low[t], _mm512_mullo_epi32(group_low[t], m.scale[g]));
+          high[t] = _mm512_add_epi32(high[t], _mm512_mullo_epi32(group_high[t], m.scale[g]));
         }
       }
-      // -8 minimum of both groups as pairs of 16 bits, times pairs of sums.
-      const __m512i minimums =
-          _mm512_or_si512(widen(weights + 544), _mm512_slli_epi32(widen(weights + 560), 16));
-      const __m512i pairs =
-          _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(minimums, 3));
 #pragma GCC unroll 12
       for (int t = 0; t < Tokens; ++t) {
         const uint8_t* sum = sums + t * token_bytes + step * 8;
-        low[t] = _mm512_dpwssd_epi32(low[t], pairs, broadcast_pair(sum));
-        high[t] = _mm512_dpwssd_epi32(high[t], pairs, broadcast_pair(sum + 4));
+        low[t] = _mm512_dpwssd_epi32(low[t], m.pairs, broadcast_pair(sum));
+        high[t] = _mm512_dpwssd_epi32(high[t], m.pairs, broadcast_pair(sum + 4));
       }
     }
 #pragma GCC unroll 12
@@ -123,24 +171,35 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
 using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const Ahead& ahead);
 
 constexpr uint32_t kMostTokens = 6;
-constexpr Block kBlocks[kMostTokens] = {block<1>, block<2>, block<3>, block<4>, block<5>, block<6>};
+template <WeightFormat Format>
+constexpr Block kBlocks[kMostTokens] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
+                                        block<Format, 4>, block<Format, 5>, block<Format, 6>};
+
+template <WeightFormat Format>
+void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
+  const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
+  for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
+    uint32_t token = 0;
+    for (uint32_t b = 0; b < blocks; ++b) {
+      const uint32_t tokens = (o.in.tokens - token) / (blocks - b);
+      // One token streams and touches the same stream ahead; more share the next tile's lines.
+      Ahead ahead{o.matrix.tile(tile + 1), 8 * b / blocks, 8 * (b + 1) / blocks};
+      if (o.in.tokens == 1) ahead.tile = o.matrix.tile(tile) + 4096;
+      kBlocks<Format>[tokens - 1](o, tile, token, ahead);
+      token += tokens;
+    }
+  }
+}
 
 }  // namespace
 
 void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
-  const uint32_t blocks = (in.tokens + kMostTokens - 1) / kMostTokens;
-  for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
-    uint32_t token = 0;
-    for (uint32_t b = 0; b < blocks; ++b) {
-      const uint32_t tokens = (in.tokens - token) / (blocks - b);
-      // One token streams and touches the same stream ahead; more share the next tile's lines.
-      Ahead ahead{matrix.tile(tile + 1), 9 * b / blocks, 9 * (b + 1) / blocks};
-      if (in.tokens == 1) ahead.tile = matrix.tile(tile) + 4096;
-      kBlocks[tokens - 1](o, tile, token, ahead);
-      token += tokens;
-    }
+  if (matrix.format == WeightFormat::k4) {
+    multiply<WeightFormat::k4>(o, tile_begin, tile_end);
+  } else {
+    multiply<WeightFormat::k6>(o, tile_begin, tile_end);
   }
 }
 
