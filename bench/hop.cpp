@@ -62,7 +62,8 @@ class Empty final : public weights::TensorSource {
 };
 
 double at(std::vector<double>& times, double share) {
-  const auto place = times.begin() + static_cast<long>(share * static_cast<double>(times.size() - 1));
+  const auto place =
+      times.begin() + static_cast<long>(share * static_cast<double>(times.size() - 1));
   std::nth_element(times.begin(), place, times.end());
   return *place;
 }
@@ -81,8 +82,9 @@ int main(int argc, char** argv) {
   ring::RingOptions options;
   options.config_json =
       R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",)"
-      R"("num_hidden_layers":)" + std::to_string(count) + R"(,"hidden_size":)" +
-      std::to_string(width) + R"(,"intermediate_size":)" + std::to_string(width) +
+      R"("num_hidden_layers":)" +
+      std::to_string(count) + R"(,"hidden_size":)" + std::to_string(width) +
+      R"(,"intermediate_size":)" + std::to_string(width) +
       R"(,"num_attention_heads":16,"num_key_value_heads":1,"vocab_size":128,)"
       R"("max_position_embeddings":100000,"rms_norm_eps":1e-5,"rope_theta":10000.0})";
   auto config = model::parse_config(options.config_json);
@@ -117,7 +119,8 @@ int main(int argc, char** argv) {
     const auto result = (*ring)->forward(std::move(hidden), lap, 1);
     if (!result.ok()) return fail(result.error());
     times.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+            .count());
   }
   const double median = at(times, 0.5);
   std::printf("%u workers, %u values a token: lap %.1f us (99 %%: %.1f us), hop %.1f us\n", count,

@@ -2,11 +2,11 @@
 // who failed.
 //
 // A worker has failed if its connection closes; if it is silent for 3.5 s while a lap is under way
-// (its IO thread answers pings whatever its compute thread does); if a pass takes 8 times as long as
-// passes of its size took before, and 3.5 s at least (a slow stage is not a failed one); if it says
-// that it failed; or if for 3.5 s nothing moves anywhere though a lap is under way, and it is the
-// first that received more frames than it sent. A broken link between two workers is nobody's fault
-// until one of them turns out to be dead: that gets a second to show.
+// (its IO thread answers pings whatever its compute thread does); if a pass takes 8 times as long
+// as passes of its size took before, and 3.5 s at least (a slow stage is not a failed one); if it
+// says that it failed; or if for 3.5 s nothing moves anywhere though a lap is under way, and it is
+// the first that received more frames than it sent. A broken link between two workers is nobody's
+// fault until one of them turns out to be dead: that gets a second to show.
 #pragma once
 
 #include <atomic>

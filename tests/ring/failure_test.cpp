@@ -120,8 +120,8 @@ TEST_P(Failure, AKilledProcessIsNamed) {
   killer.join();
   expect_blame(result, name_of(workers->addresses()[bad], kLayers[bad]), "");
   // It is still gone: that is what a reset says, and the others serve another ring.
-  EXPECT_EQ(opened->reset().error().message.find(
-                name_of(workers->addresses()[bad], kLayers[bad])), 0u);
+  EXPECT_EQ(opened->reset().error().message.find(name_of(workers->addresses()[bad], kLayers[bad])),
+            0u);
   const size_t other = (bad + 1) % 3;
   auto again = open(options(model, {{workers->addresses()[other], {0, 6}}}));
   EXPECT_TRUE(again->forward(input(model, 10), 0, 1).ok());

@@ -75,7 +75,9 @@ inline std::unique_ptr<wire::Connection> raw(const std::string& address) {
   return std::make_unique<wire::Connection>(std::move(*socket));
 }
 
-inline wire::Clock::time_point soon() { return wire::Clock::now() + std::chrono::seconds(20); }
+inline wire::Clock::time_point soon() {
+  return wire::Clock::now() + std::chrono::seconds(20);
+}
 
 /// Waits until `condition` holds, for up to 20 s.
 inline bool eventually(const std::function<bool()>& condition) {

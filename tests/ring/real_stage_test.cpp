@@ -27,7 +27,8 @@ struct Real {
     model::HiddenStates hidden;
     hidden.resize(tokens, config.hidden_size);
     for (size_t i = 0; i < hidden.values.size(); ++i) {
-      hidden.values[i] = static_cast<uint16_t>(0x3000 + i * 7919 % 2048 + (i % 3 == 0 ? 0x8000 : 0));
+      hidden.values[i] =
+          static_cast<uint16_t>(0x3000 + i * 7919 % 2048 + (i % 3 == 0 ? 0x8000 : 0));
     }
     return hidden;
   }
@@ -46,8 +47,7 @@ std::unique_ptr<ring::Worker> real_worker(const std::string& models = "") {
 }
 
 class RealStage : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Oracle, RealStage,
-                         testing::Values("llama", "mistral", "qwen3", "gpt2"));
+INSTANTIATE_TEST_SUITE_P(Oracle, RealStage, testing::Values("llama", "mistral", "qwen3", "gpt2"));
 
 TEST_P(RealStage, SplitAnywhereGivesTheSameBits) {
   Real real(GetParam());

@@ -238,7 +238,8 @@ TEST(Ring, GoesThroughTheHostWhereWorkersCantReachEachOther) {
   std::thread forwarder([&] {
     std::vector<std::thread> pumps;
     while (!stop) {
-      if (!wire::wait_for(listener->fd(), false, wire::Clock::now() + std::chrono::milliseconds(50)))
+      if (!wire::wait_for(listener->fd(), false,
+                          wire::Clock::now() + std::chrono::milliseconds(50)))
         continue;
       auto accepted = listener->accept();
       if (!accepted.ok() || !accepted->has_value()) continue;

@@ -403,8 +403,7 @@ TEST(Worker, RefusesToContinueWhereItIsNot) {
   host.send(1, 17, 3);
   const auto trouble = host.trouble();
   EXPECT_EQ(trouble.blame, wire::Blame::kRequest);
-  EXPECT_NE(trouble.text.find("position 17, the stage holds 0"), std::string::npos)
-      << trouble.text;
+  EXPECT_NE(trouble.text.find("position 17, the stage holds 0"), std::string::npos) << trouble.text;
 }
 
 TEST(Worker, RefusesToPassItsContext) {

@@ -26,7 +26,9 @@ struct Pair {
   std::unique_ptr<Connection> b;
 };
 
-auto soon() { return Clock::now() + 10s; }
+auto soon() {
+  return Clock::now() + 10s;
+}
 
 TEST(Address, IsHostAndPort) {
   const auto v4 = parse_address("127.0.0.1:80");
