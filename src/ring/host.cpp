@@ -24,13 +24,27 @@ Result<model::HiddenStates> Ring::forward(model::HiddenStates hidden, uint32_t p
                                           uint32_t want) {
   return state_->forward(std::move(hidden), position, want);
 }
-Status Ring::rollback(uint32_t length) { return state_->rollback(length); }
-Status Ring::reset() { return state_->reset(); }
-uint32_t Ring::length() const { return state_->length(); }
-Status Ring::save(uint32_t slot) { return state_->mark(wire::Control::kSave, slot); }
-Status Ring::restore(uint32_t slot) { return state_->mark(wire::Control::kRestore, slot); }
-Status Ring::drop(uint32_t slot) { return state_->mark(wire::Control::kDrop, slot); }
-std::vector<StageReport> Ring::stages() { return state_->stages(); }
+Status Ring::rollback(uint32_t length) {
+  return state_->rollback(length);
+}
+Status Ring::reset() {
+  return state_->reset();
+}
+uint32_t Ring::length() const {
+  return state_->length();
+}
+Status Ring::save(uint32_t slot) {
+  return state_->mark(wire::Control::kSave, slot);
+}
+Status Ring::restore(uint32_t slot) {
+  return state_->mark(wire::Control::kRestore, slot);
+}
+Status Ring::drop(uint32_t slot) {
+  return state_->mark(wire::Control::kDrop, slot);
+}
+std::vector<StageReport> Ring::stages() {
+  return state_->stages();
+}
 
 Status RingState::alive() const {
   if (failure_) return *failure_;
@@ -60,7 +74,8 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.batch = options_.batch;
   options.in_flight = options_.in_flight;
   options.width = options_.config.hidden_size;
-  options.cancel = options_.cancel;
+  // A lap of control only is short, and half of one would leave the stages apart.
+  options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
   monitor_->begin();
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
   monitor_->end();
@@ -77,8 +92,8 @@ Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint3
   const uint32_t tokens = hidden.tokens();
   const uint64_t width = options_.config.hidden_size;
   if (hidden.width != width || hidden.values.size() != tokens * width) {
-    return invalid("hidden states of width " + std::to_string(hidden.width) +
-                   ", the model's is " + std::to_string(width));
+    return invalid("hidden states of width " + std::to_string(hidden.width) + ", the model's is " +
+                   std::to_string(width));
   }
   if (want > tokens) {
     return invalid("wants the last " + std::to_string(want) + " of " + std::to_string(tokens) +

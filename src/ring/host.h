@@ -47,9 +47,9 @@ struct RingOptions {
   std::vector<RingWorker> workers;
   /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.
   model::StageOptions local;
-  StageLoader load;       ///< of the host's own stages; empty: model::Stage::load
-  uint32_t context = 0;   ///< positions to reserve KV caches for; 0 is the model's context
-  uint32_t batch = 32;    ///< tokens in one frame, 1 to 4,096
+  StageLoader load;        ///< of the host's own stages; empty: model::Stage::load
+  uint32_t context = 0;    ///< positions to reserve KV caches for; 0 is the model's context
+  uint32_t batch = 32;     ///< tokens in one frame, 1 to 4,096
   uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
@@ -62,9 +62,9 @@ struct StageReport {
   std::string peer;  ///< the worker's address, or "host"
   LayerRange layers;
   uint64_t weight_bytes = 0;
-  uint64_t kv_bytes = 0;       ///< reserved on a worker; held by the host
-  uint64_t load_bytes = 0;     ///< tensor bytes that the host sent it; 0 if it had them
-  double ms_per_pass = 0;      ///< median of the last 64 passes
+  uint64_t kv_bytes = 0;    ///< reserved on a worker; held by the host
+  uint64_t load_bytes = 0;  ///< tensor bytes that the host sent it; 0 if it had them
+  double ms_per_pass = 0;   ///< median of the last 64 passes
   /// Median time of one hop towards this stage beyond the stages' compute, over laps of one frame;
   /// measured per run of workers, and the same for each of its hops. 0 for the host.
   double hop_ms = 0;
@@ -82,21 +82,20 @@ class RingState;
 /// has put the ring together again.
 class Ring {
  public:
-  /// Connects to all workers at once, has them load their layers while the host loads its own, links
-  /// the stages and proves the ring by a pass through it. Without workers there are no sockets.
-  /// Errors name the worker: kPeer (unreachable, silent, refused), kInvalid (options), kCancelled,
-  /// and what loading fails with.
+  /// Connects to all workers at once, has them load their layers while the host loads its own,
+  /// links the stages and proves the ring by a pass through it. Without workers there are no
+  /// sockets. Errors name the worker: kPeer (unreachable, silent, refused), kInvalid (options),
+  /// kCancelled, and what loading fails with.
   static Result<std::unique_ptr<Ring>> open(RingOptions options);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  /// Runs all layers over the tokens of `hidden`, the first of which is at `position`, which must be
-  /// length(). Returns the hidden states of the last `want` tokens (0 to hidden.tokens()).
-  /// Errors: kInvalid (arguments; nothing has changed), kCancelled (the ring is as before the call),
-  /// kPeer (names the worker and the cause), or a failure of the host's own stage.
-  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position,
-                                      uint32_t want);
+  /// Runs all layers over the tokens of `hidden`, the first of which is at `position`, which must
+  /// be length(). Returns the hidden states of the last `want` tokens (0 to hidden.tokens()).
+  /// Errors: kInvalid (arguments; nothing has changed), kCancelled (the ring is as before the
+  /// call), kPeer (names the worker and the cause), or a failure of the host's own stage.
+  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position, uint32_t want);
   /// Forgets the positions from `length` on; costs nothing until the next forward().
   /// Error: kInvalid if length() is less.
   Status rollback(uint32_t length);
@@ -106,8 +105,8 @@ class Ring {
   /// Positions held.
   [[nodiscard]] uint32_t length() const;
 
-  /// Remembers the present length as checkpoint `slot`, goes back to it, forgets it. A checkpoint is
-  /// lost once the ring is rolled back to before it. At most 64. Errors: kInvalid (no such
+  /// Remembers the present length as checkpoint `slot`, goes back to it, forgets it. A checkpoint
+  /// is lost once the ring is rolled back to before it. At most 64. Errors: kInvalid (no such
   /// checkpoint, too many), and those of forward().
   Status save(uint32_t slot);
   Status restore(uint32_t slot);

@@ -94,14 +94,17 @@ Status RingState::load_local() {
     stage.last_layer = last;
     const auto progress = peer_model().progress;
     const StageLoader& loader = options_.load ? options_.load : &model::Stage::load;
-    auto loaded = loader(options_.config, stage, *options_.source,
-                         [&](uint64_t done, uint64_t total) {
-                           progress({"host", {first, last}, LoadEvent::Phase::kLoading, done, total});
-                           return !give_up_ && (options_.cancel == nullptr || !*options_.cancel);
-                         });
+    auto loaded =
+        loader(options_.config, stage, *options_.source, [&](uint64_t done, uint64_t total) {
+          progress({"host", {first, last}, LoadEvent::Phase::kLoading, done, total});
+          return !give_up_ && (options_.cancel == nullptr || !*options_.cancel);
+        });
     if (!loaded.ok()) return loaded.error().in("the host's layers " + text(station->layers));
     station->stage = std::move(*loaded);
-    progress({"host", {first, last}, LoadEvent::Phase::kReady, station->stage->bytes(),
+    progress({"host",
+              {first, last},
+              LoadEvent::Phase::kReady,
+              station->stage->bytes(),
               station->stage->bytes()});
     own.push_back(std::move(station));
     return {};

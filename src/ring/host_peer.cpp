@@ -61,8 +61,7 @@ Result<wire::Header> Peer::next(std::chrono::milliseconds silence, const PeerMod
       return Error{ErrorKind::kCancelled, "stopped"};
     }
     if (wire::Clock::now() >= deadline) {
-      return Error{ErrorKind::kPeer, "silent for " +
-                                         std::to_string(silence / 1000ms) + " s"};
+      return Error{ErrorKind::kPeer, "silent for " + std::to_string(silence / 1000ms) + " s"};
     }
   }
   return control->receive_until(deadline, kMaxAnswer);
@@ -98,11 +97,11 @@ Status Peer::load(const PeerModel& model) {
     switch (header.type) {
       case wire::Type::kProgress: {
         TANDEM_ASSIGN(const wire::Progress progress, wire::Progress::decode(control->payload()));
-        const auto phase = progress.phase == wire::LoadPhase::kWaiting
-                               ? LoadEvent::Phase::kWaiting
-                               : (progress.phase == wire::LoadPhase::kSearching
-                                      ? LoadEvent::Phase::kSearching
-                                      : LoadEvent::Phase::kLoading);
+        const auto phase =
+            progress.phase == wire::LoadPhase::kWaiting
+                ? LoadEvent::Phase::kWaiting
+                : (progress.phase == wire::LoadPhase::kSearching ? LoadEvent::Phase::kSearching
+                                                                 : LoadEvent::Phase::kLoading);
         model.progress({worker.address, worker.layers, phase, progress.done, progress.total});
         break;
       }
@@ -113,8 +112,8 @@ Status Peer::load(const PeerModel& model) {
       }
       case wire::Type::kReady: {
         TANDEM_ASSIGN(ready, wire::Ready::decode(control->payload()));
-        model.progress({worker.address, worker.layers, LoadEvent::Phase::kReady,
-                        ready.weight_bytes, ready.weight_bytes});
+        model.progress({worker.address, worker.layers, LoadEvent::Phase::kReady, ready.weight_bytes,
+                        ready.weight_bytes});
         return {};
       }
       case wire::Type::kRefusal: {
@@ -128,17 +127,16 @@ Status Peer::load(const PeerModel& model) {
 }
 
 Status Peer::give_tensor(const PeerModel& model, std::string_view name) {
-  const auto tensors =
-      model::layer_tensors(*model.config, worker.layers.first, worker.layers.last);
+  const auto tensors = model::layer_tensors(*model.config, worker.layers.first, worker.layers.last);
   const bool its_own = std::any_of(tensors.begin(), tensors.end(),
                                    [&](const auto& tensor) { return tensor.name == name; });
   auto data = its_own ? model.source->read(name)
-                      : Result<weights::TensorData>(invalid("tensor " + std::string(name) +
-                                                            " is not of your layers"));
+                      : Result<weights::TensorData>(
+                            invalid("tensor " + std::string(name) + " is not of your layers"));
   if (!data.ok()) {
     const auto refusal = wire::Refusal{data.error().kind, data.error().message}.encode();
-    return control->send_until(wire::Clock::now() + kLoadSilence,
-                               {.type = wire::Type::kRefusal}, refusal);
+    return control->send_until(wire::Clock::now() + kLoadSilence, {.type = wire::Type::kRefusal},
+                               refusal);
   }
   for (auto rest = data->bytes; !rest.empty();) {
     const auto chunk = rest.first(std::min<size_t>(rest.size(), wire::kMaxChunkBytes));
@@ -173,8 +171,8 @@ Status Peer::expect(wire::Type type, std::chrono::milliseconds timeout, bool& re
 }
 
 Status Peer::send_activate(const wire::Activate& activate) {
-  return control->send_until(wire::Clock::now() + kAnswerTimeout,
-                             {.type = wire::Type::kActivate}, activate.encode());
+  return control->send_until(wire::Clock::now() + kAnswerTimeout, {.type = wire::Type::kActivate},
+                             activate.encode());
 }
 
 Status Peer::await_activated() {
@@ -184,8 +182,8 @@ Status Peer::await_activated() {
 
 Status Peer::dial(const wire::Dial& request, bool& refused) {
   refused = false;
-  TANDEM_TRY(control->send_until(wire::Clock::now() + kAnswerTimeout,
-                                 {.type = wire::Type::kDial}, request.encode()));
+  TANDEM_TRY(control->send_until(wire::Clock::now() + kAnswerTimeout, {.type = wire::Type::kDial},
+                                 request.encode()));
   return expect(wire::Type::kDialed, kAnswerTimeout, refused);
 }
 

@@ -20,7 +20,7 @@ struct PeerModel {
   const model::ModelConfig* config = nullptr;
   weights::TensorSource* source = nullptr;
   std::function<void(const LoadEvent&)> progress;
-  const std::atomic<bool>* cancel = nullptr;  ///< may be null
+  const std::atomic<bool>* cancel = nullptr;   ///< may be null
   const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
 };
 
@@ -46,8 +46,8 @@ struct Peer {
   Status open(const PeerModel& model);
   Status send_activate(const wire::Activate& activate);
   Status await_activated();
-  /// Has the worker connect to the next stage. An error with `refused` means that it can't, and that
-  /// the connection to it is good.
+  /// Has the worker connect to the next stage. An error with `refused` means that it can't, and
+  /// that the connection to it is good.
   Status dial(const wire::Dial& dial, bool& refused);
   /// Connects to the stage's link in or out.
   Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;

@@ -23,8 +23,7 @@ class RingState {
   RingState& operator=(const RingState&) = delete;
 
   Status open();
-  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position,
-                                      uint32_t want);
+  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position, uint32_t want);
   Status rollback(uint32_t length);
   Status reset();
   Status mark(wire::Control control, uint32_t slot);
@@ -49,10 +48,10 @@ class RingState {
   RingOptions options_;
   std::mutex progress_mutex_;  ///< one call of options_.progress at a time
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<Station>> own_;      ///< the host's stages; loaded once
-  std::vector<std::unique_ptr<Station>> remote_;   ///< made anew by link()
-  std::vector<Station*> stations_;                 ///< both, in the order of the layers
-  std::vector<wire::Activate> keys_;               ///< of each peer
+  std::vector<std::unique_ptr<Station>> own_;     ///< the host's stages; loaded once
+  std::vector<std::unique_ptr<Station>> remote_;  ///< made anew by link()
+  std::vector<Station*> stations_;                ///< both, in the order of the layers
+  std::vector<wire::Activate> keys_;              ///< of each peer
   std::atomic<bool> give_up_{false};
   wire::Wake wake_;
   std::unique_ptr<Monitor> monitor_;

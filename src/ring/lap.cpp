@@ -128,8 +128,8 @@ Status Lap::compute(Stop& stop, size_t next) {
   if (batch.tokens > 0) {
     const auto start = wire::Clock::now();
     monitor_.computing(true);
-    const Status status = stop.station->stage->run(
-        *stop.station->sequence, options_.position + batch.first, batch.hidden);
+    const Status status = stop.station->stage->run(*stop.station->sequence,
+                                                   options_.position + batch.first, batch.hidden);
     monitor_.computing(false);
     monitor_.moved();
     if (!status.ok()) {
@@ -157,9 +157,8 @@ Status Lap::send(Stop& stop, bool last) {
   }
   batch.sent = wire::Clock::now();
   const Status status =
-      batch.placed
-          ? send_states(*stop.station->in, header, batch.hidden, 0, batch.tokens)
-          : send_states(*stop.station->in, header, input_, batch.first, batch.tokens);
+      batch.placed ? send_states(*stop.station->in, header, batch.hidden, 0, batch.tokens)
+                   : send_states(*stop.station->in, header, input_, batch.first, batch.tokens);
   batch.placed = true;
   if (!status.ok()) return monitor_.verdict(stop.station->peers.front(), status.error());
   stop.flying.push_back(index);
@@ -172,8 +171,7 @@ Status Lap::receive(size_t at) {
   wire::Connection& link = *station.out;
   Peer* last = station.peers.back();
   while (!stop.flying.empty()) {
-    const auto step = link.read([&](const wire::Header& header)
-                                    -> Result<wire::Connection::Place> {
+    const auto step = link.read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
       if (header.type != wire::Type::kStates) {
         return invalid("sent a " + std::string(wire::name(header.type)) + " frame on a link");
       }
@@ -194,8 +192,7 @@ Status Lap::receive(size_t at) {
                        std::to_string(options_.position + batch.first) + " tokens " +
                        std::to_string(batch.tokens));
       }
-      return place_states(station.incoming, rows_back(batch, at), options_.width,
-                          header.length);
+      return place_states(station.incoming, rows_back(batch, at), options_.width, header.length);
     });
     if (!step.ok() && step.error().kind != ErrorKind::kPeer) {
       return monitor_.blame(last, step.error());

@@ -43,7 +43,8 @@ struct Station {
   std::unique_ptr<wire::Connection> in;
   std::unique_ptr<wire::Connection> out;
   Recent hop_ms;
-  // Where frames are read to. Here and not with a lap: one that is cancelled may leave half a frame.
+  // Where frames are read to. Here and not with a lap: one that is cancelled may leave half a
+  // frame.
   model::HiddenStates incoming;
   std::vector<std::byte> late;  ///< frames of earlier laps end here
 

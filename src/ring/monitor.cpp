@@ -76,21 +76,20 @@ void Monitor::begin() {
   running_.store(true, std::memory_order_release);
 }
 
-void Monitor::end() { running_.store(false, std::memory_order_release); }
+void Monitor::end() {
+  running_.store(false, std::memory_order_release);
+}
 
 std::vector<wire::Pong> Monitor::counters() {
   std::unique_lock lock(mutex_);
-  std::vector<uint64_t> before;
-  for (const Watched& watched : watched_) before.push_back(watched.pongs);
-  // One pong may be on its way already, and be older than the last lap.
+  // Not the next pong, which may be on its way already and older than the last lap.
+  const uint64_t awaited = pings_ + 1;
   ping_now_ = true;
   wake_.wake();
   changed_.wait_for(lock, 1s, [&] {
     if (failure_) return true;
-    for (size_t i = 0; i < watched_.size(); ++i) {
-      if (watched_[i].pongs < before[i] + 1) return false;
-    }
-    return true;
+    return std::all_of(watched_.begin(), watched_.end(),
+                       [&](const Watched& watched) { return watched.pongs >= awaited; });
   });
   std::vector<wire::Pong> pongs;
   for (const Watched& watched : watched_) pongs.push_back(watched.pong);
@@ -104,6 +103,10 @@ void Monitor::loop() {
     const auto now = wire::Clock::now();
     if (ping_now_.exchange(false) || now >= next_ping) {
       next_ping = now + kPingEvery;
+      {
+        const std::lock_guard lock(mutex_);
+        ++pings_;
+      }
       for (Watched& watched : watched_) {
         const Status sent = watched.peer->control->send({.type = wire::Type::kPing});
         if (!sent.ok()) fail(watched.peer, watched.peer->blame(sent.error()));
@@ -112,8 +115,8 @@ void Monitor::loop() {
     polled.assign(1, {wake_.fd(), POLLIN, 0});
     for (const Watched& watched : watched_) {
       const bool pending = watched.peer->control->pending();
-      polled.push_back({watched.peer->control->fd(),
-                        static_cast<short>(POLLIN | (pending ? POLLOUT : 0)), 0});
+      polled.push_back(
+          {watched.peer->control->fd(), static_cast<short>(POLLIN | (pending ? POLLOUT : 0)), 0});
     }
     const auto wait = std::min(next_ping, wire::Clock::now() + 250ms);
     if (::poll(polled.data(), polled.size(), wire::poll_timeout(wait)) < 0) continue;
@@ -171,24 +174,23 @@ void Monitor::on_trouble(Watched& watched, const wire::Trouble& trouble) {
   Peer* peer = watched.peer;
   const std::string text = trouble.text;
   if (trouble.link_lost) {
-    const Peer* other =
-        trouble.blame == wire::Blame::kUpstream ? peer->upstream : peer->downstream;
+    const Peer* other = trouble.blame == wire::Blame::kUpstream ? peer->upstream : peer->downstream;
     const std::lock_guard lock(mutex_);
     if (suspicion_) return;
-    suspicion_ = Error{ErrorKind::kPeer,
-                       "the link between " + peer->name() + " and " +
-                           (other == nullptr ? "the host" : other->name()) + " broke: " + text};
+    suspicion_ = Error{ErrorKind::kPeer, "the link between " + peer->name() + " and " +
+                                             (other == nullptr ? "the host" : other->name()) +
+                                             " broke: " + text};
     suspicion_until_ = wire::Clock::now() + kSuspicion;
     return;
   }
   if (trouble.blame == wire::Blame::kUpstream) {
     if (peer->upstream != nullptr) {
-      return fail(peer->upstream, peer->upstream->blame({ErrorKind::kPeer, "sent nonsense to " +
-                                                                               peer->name() +
-                                                                               ": " + text}));
+      return fail(peer->upstream,
+                  peer->upstream->blame(
+                      {ErrorKind::kPeer, "sent nonsense to " + peer->name() + ": " + text}));
     }
-    return fail(nullptr, {ErrorKind::kPeer, peer->name() + " can't use what the host sent: " +
-                                                text});
+    return fail(nullptr,
+                {ErrorKind::kPeer, peer->name() + " can't use what the host sent: " + text});
   }
   fail(peer, peer->blame({trouble.kind, text}));
 }
@@ -212,8 +214,7 @@ void Monitor::judge() {
   for (Watched& watched : watched_) {
     const auto silent = now - std::max(watched.heard, started);
     if (silent > kSilence) {
-      return fail_locked(watched.peer,
-                         watched.peer->blame({ErrorKind::kPeer, "silent for 3.5 s"}));
+      return fail_locked(watched.peer, watched.peer->blame({ErrorKind::kPeer, "silent for 3.5 s"}));
     }
     // The pong may be as old as a ping's interval, and a new pass may have begun since.
     if (watched.pong.busy != 0 && watched.pong.pass_ms > watched.pong.allowed_ms) {
@@ -248,15 +249,13 @@ void Monitor::judge_stall() {
     if (watched.pong.received <= watched.pong.sent) continue;
     return fail_locked(
         watched.peer,
-        watched.peer->blame({ErrorKind::kPeer, "lost a frame: it received " +
-                                                   std::to_string(watched.pong.received) +
-                                                   " and sent on " +
-                                                   std::to_string(watched.pong.sent)}));
+        watched.peer->blame({ErrorKind::kPeer,
+                             "lost a frame: it received " + std::to_string(watched.pong.received) +
+                                 " and sent on " + std::to_string(watched.pong.sent)}));
   }
-  fail_locked(nullptr, {ErrorKind::kPeer, "a frame was lost between " +
-                                              watched_.front().peer->name() + " and " +
-                                              watched_.back().peer->name() +
-                                              ": nothing has moved for 3.5 s"});
+  fail_locked(nullptr, {ErrorKind::kPeer,
+                        "a frame was lost between " + watched_.front().peer->name() + " and " +
+                            watched_.back().peer->name() + ": nothing has moved for 3.5 s"});
 }
 
 }  // namespace tandem::ring

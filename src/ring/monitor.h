@@ -2,11 +2,11 @@
 // who failed.
 //
 // A worker has failed if its connection closes; if it is silent for 3.5 s while a lap is under way
-// (its IO thread answers pings whatever its compute thread does); if a pass takes 8 times as long as
-// passes of its size took before, and 3.5 s at least (a slow stage is not a failed one); if it says
-// that it failed; or if for 3.5 s nothing moves anywhere though a lap is under way, and it is the
-// first that received more frames than it sent. A broken link between two workers is nobody's fault
-// until one of them turns out to be dead: that gets a second to show.
+// (its IO thread answers pings whatever its compute thread does); if a pass takes 8 times as long
+// as passes of its size took before, and 3.5 s at least (a slow stage is not a failed one); if it
+// says that it failed; or if for 3.5 s nothing moves anywhere though a lap is under way, and it is
+// the first that received more frames than it sent. A broken link between two workers is nobody's
+// fault until one of them turns out to be dead: that gets a second to show.
 #pragma once
 
 #include <atomic>
@@ -81,6 +81,7 @@ class Monitor {
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
   std::vector<Watched> watched_;
+  uint64_t pings_ = 0;
   std::optional<Error> failure_;
   std::optional<Error> suspicion_;  ///< becomes the failure at suspicion_until_
   wire::Clock::time_point suspicion_until_;

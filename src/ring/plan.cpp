@@ -75,8 +75,8 @@ Result<std::vector<LayerRange>> parse_split(std::string_view split, uint32_t lay
   }
   if (ranges.size() != workers) {
     return invalid("--split '" + std::string(split.substr(0, 200)) + "' names " +
-                   (ranges.size() > workers ? "more" : "fewer") + " ranges than there are workers (" +
-                   std::to_string(workers) + ")");
+                   (ranges.size() > workers ? "more" : "fewer") +
+                   " ranges than there are workers (" + std::to_string(workers) + ")");
   }
   TANDEM_TRY(check_split(ranges, layers));
   return ranges;

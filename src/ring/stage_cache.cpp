@@ -68,7 +68,9 @@ StageCache::Reservation::~Reservation() {
   if (cache_ != nullptr) cache_->release(bytes_);
 }
 
-void StageCache::release(uint64_t bytes) { used_.fetch_sub(bytes); }
+void StageCache::release(uint64_t bytes) {
+  used_.fetch_sub(bytes);
+}
 
 bool StageCache::fits(uint64_t bytes) const {
   const uint64_t used = used_.load();
@@ -86,8 +88,8 @@ Result<StageCache::Reservation> StageCache::reserve_locked(uint64_t bytes,
     if (oldest == entries_.end()) {
       const uint64_t used = std::min(used_.load(), limit_);
       return Error{ErrorKind::kMemory, what + " needs " + bytes_text(bytes) + ", and " +
-                                           bytes_text(limit_ - used) + " of " +
-                                           bytes_text(limit_) + " are free"};
+                                           bytes_text(limit_ - used) + " of " + bytes_text(limit_) +
+                                           " are free"};
     }
     entries_.erase(oldest);
   }
@@ -160,7 +162,9 @@ void StageCache::expire() {
   }
 }
 
-uint64_t StageCache::used() const { return used_.load(); }
+uint64_t StageCache::used() const {
+  return used_.load();
+}
 
 size_t StageCache::stages() const {
   const std::lock_guard lock(mutex_);

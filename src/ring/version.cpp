@@ -3,7 +3,11 @@
 
 namespace tandem::ring {
 
-uint32_t contract_version() { return arithmetic::kContractVersion; }
-std::string software_version() { return "tandem 0.1"; }
+uint32_t contract_version() {
+  return arithmetic::kContractVersion;
+}
+std::string software_version() {
+  return "tandem 0.1";
+}
 
 }  // namespace tandem::ring

@@ -18,18 +18,30 @@ Result<std::unique_ptr<Worker>> Worker::start(WorkerOptions options) {
     TANDEM_ASSIGN(library, weights::ModelLibrary::open(options.models));
   }
   TANDEM_ASSIGN(wire::Listener listener, wire::Listener::open(address));
-  return std::unique_ptr<Worker>(new Worker(std::make_unique<WorkerEngine>(
-      std::move(options), std::move(listener), std::move(library))));
+  return std::unique_ptr<Worker>(new Worker(
+      std::make_unique<WorkerEngine>(std::move(options), std::move(listener), std::move(library))));
 }
 
 Worker::Worker(std::unique_ptr<WorkerEngine> engine) : engine_(std::move(engine)) {}
 Worker::~Worker() = default;
-const std::string& Worker::address() const { return engine_->address(); }
-void Worker::stop() { engine_->stop(); }
-void Worker::serve() { engine_->serve(); }
-uint64_t Worker::memory_used() const { return engine_->cache().used(); }
-size_t Worker::stages() const { return engine_->cache().stages(); }
-size_t Worker::sessions() const { return engine_->sessions(); }
+const std::string& Worker::address() const {
+  return engine_->address();
+}
+void Worker::stop() {
+  engine_->stop();
+}
+void Worker::serve() {
+  engine_->serve();
+}
+uint64_t Worker::memory_used() const {
+  return engine_->cache().used();
+}
+size_t Worker::stages() const {
+  return engine_->cache().stages();
+}
+size_t Worker::sessions() const {
+  return engine_->sessions();
+}
 
 std::string listening_line(const std::string& address) {
   return "tandem worker listening on " + address;

@@ -26,11 +26,11 @@ using StageLoader = std::function<Result<std::unique_ptr<model::Stage>>(
 
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0 lets the system choose
-  uint64_t memory = 0;    ///< limit of weights and KV caches in bytes; 0 is none
-  uint32_t threads = 1;   ///< of each stage
-  std::string models;     ///< folder of models held already; empty is none
+  uint64_t memory = 0;                 ///< limit of weights and KV caches in bytes; 0 is none
+  uint32_t threads = 1;                ///< of each stage
+  std::string models;                  ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
-  StageLoader load;       ///< empty: model::Stage::load
+  StageLoader load;  ///< empty: model::Stage::load
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);

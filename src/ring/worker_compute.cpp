@@ -15,7 +15,9 @@ namespace {
 
 constexpr size_t kMaxMarks = 64;
 
-int64_t now_ns() { return wire::Clock::now().time_since_epoch().count(); }
+int64_t now_ns() {
+  return wire::Clock::now().time_since_epoch().count();
+}
 
 }  // namespace
 
@@ -49,7 +51,9 @@ struct WorkerCompute::Command {
 WorkerCompute::WorkerCompute(const wire::Wake& flush)
     : flush_(flush), thread_([this] { loop(); }) {}
 
-WorkerCompute::~WorkerCompute() { stop(); }
+WorkerCompute::~WorkerCompute() {
+  stop();
+}
 
 void WorkerCompute::stop() {
   stopping_ = true;
@@ -157,7 +161,8 @@ void WorkerCompute::loop() {
     polled.assign(1, {wake_.fd(), POLLIN, 0});
     polled_lanes.assign(1, nullptr);
     for (const auto& lane : lanes_) {
-      // A link out that is full stops its lane only: the next stage is slower, and that pushes back.
+      // A link out that is full stops its lane only: the next stage is slower, and that pushes
+      // back.
       if (lane->in == nullptr || (lane->out != nullptr && lane->out->pending())) continue;
       polled.push_back({lane->in->fd(), POLLIN, 0});
       polled_lanes.push_back(lane.get());
@@ -173,9 +178,9 @@ void WorkerCompute::loop() {
 }
 
 void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error) {
-  lane.session->tell(wire::Type::kTrouble,
-                     wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}
-                         .encode());
+  lane.session->tell(
+      wire::Type::kTrouble,
+      wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}.encode());
   // Whatever follows on these links belongs to a lap that is lost.
   lane.in.reset();
   lane.out.reset();
@@ -264,11 +269,11 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
     model::Sequence& sequence = *lane.states[header.sequence].sequence;
     const uint32_t length = sequence.length();
     if (header.position != length || header.tokens > session.request.context - length) {
-      return trouble(lane, wire::Blame::kRequest, false,
-                     invalid("asked to run " + std::to_string(header.tokens) +
-                             " tokens from position " + std::to_string(header.position) +
-                             ", the stage holds " + std::to_string(length) + " of " +
-                             std::to_string(session.request.context) + " positions"));
+      return trouble(
+          lane, wire::Blame::kRequest, false,
+          invalid("asked to run " + std::to_string(header.tokens) + " tokens from position " +
+                  std::to_string(header.position) + ", the stage holds " + std::to_string(length) +
+                  " of " + std::to_string(session.request.context) + " positions"));
     }
     PassTimes& times = session.lease.stage->times;
     pass_allowed_.store(times.allowed_ms(header.tokens), std::memory_order_relaxed);
@@ -279,6 +284,11 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
     pass_started_.store(0, std::memory_order_release);
     passes_.fetch_add(1, std::memory_order_relaxed);
     if (!status.ok()) return trouble(lane, wire::Blame::kSelf, false, status.error());
+    if (lane.hidden.tokens() != header.tokens || lane.hidden.width != session.config.hidden_size) {
+      return trouble(lane, wire::Blame::kSelf, false,
+                     invalid("the stage gave " + std::to_string(lane.hidden.tokens()) +
+                             " rows for " + std::to_string(header.tokens) + " tokens"));
+    }
     times.add(header.tokens, took);
     lane.times[lane.timed++ % lane.times.size()] = took;
     next.compute_us += took;
@@ -293,11 +303,13 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   }
   const uint32_t tokens = lane.hidden.tokens();
   const uint32_t rows = lane.to_host ? std::min(header.want, tokens) : tokens;
+  // Counted before: whoever gets the frame may ask at once.
+  session.bytes_out =
+      lane.out->bytes_out() + wire::kHeaderBytes + states_bytes(rows, session.config.hidden_size);
+  session.sent.fetch_add(1);
   const Status status = send_states(*lane.out, next, lane.hidden, tokens - rows, rows);
   if (!status.ok()) return trouble(lane, wire::Blame::kDownstream, true, status.error());
   if (lane.out->pending()) flush_.wake();
-  session.sent.fetch_add(1);
-  session.bytes_out = lane.out->bytes_out();
   // After the frame is on its way, so that the statistics cost no latency.
   auto times = lane.times;
   const size_t count = std::min(lane.timed, times.size());

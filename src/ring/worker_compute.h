@@ -24,7 +24,8 @@ class WorkerCompute {
 
   /// The session's stage starts from nothing, and takes only links added from now on.
   void activate(std::shared_ptr<Session> session);
-  /// `activation` is the session's when the link was asked for; a link of an earlier one is dropped.
+  /// `activation` is the session's when the link was asked for; a link of an earlier one is
+  /// dropped.
   void link_in(std::shared_ptr<Session> session, uint64_t activation,
                std::shared_ptr<wire::Connection> link);
   /// `to_host`: the link's other end is the host, which gets only the rows that it wants.

@@ -36,7 +36,9 @@ WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
       compute_(std::make_unique<WorkerCompute>(wake_)),
       thread_([this] { loop(); }) {}
 
-WorkerEngine::~WorkerEngine() { stop(); }
+WorkerEngine::~WorkerEngine() {
+  stop();
+}
 
 void WorkerEngine::stop() {
   stopping_ = true;
@@ -190,12 +192,19 @@ bool WorkerEngine::greet(Stranger& stranger) {
   if (hello->contract != contract_version()) {
     return refuse(stranger, ErrorKind::kUnsupported,
                   "arithmetic contract version " + std::to_string(hello->contract) +
-                      " does not fit this worker's version " +
-                      std::to_string(contract_version()) + ": the answers would differ");
+                      " does not fit this worker's version " + std::to_string(contract_version()) +
+                      ": the answers would differ");
   }
   if (hello->role != wire::Role::kHost) {
     if (greet_link(*hello, connection)) return false;  // it has moved on
     return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
+  }
+  if (sessions_.size() >= kMaxSessions) {
+    // A host that asked for nothing yet makes room.
+    const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
+      return !session->loading && !session->ready;
+    });
+    if (idle != sessions_.end()) end(std::shared_ptr<Session>(*idle));
   }
   if (sessions_.size() >= kMaxSessions) {
     return refuse(stranger, ErrorKind::kMemory,
@@ -232,16 +241,19 @@ bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
   wire::Connection& control = *session->control;
   // A bounded number of frames, so that one busy client can't keep the others waiting.
   for (int i = 0; i < 16; ++i) {
-    const auto step = control.read([&](const wire::Header& header)
-                                       -> Result<wire::Connection::Place> {
-      if (header.type == wire::Type::kTensorChunk) {
-        return place_chunk(session->inbox, header.length);
-      }
-      if (header.type == wire::Type::kLoad && (session->loading || session->ready)) {
-        return invalid("a second load");
-      }
-      return control.to_payload(header);
-    });
+    const auto step =
+        control.read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
+          if (header.type == wire::Type::kTensorChunk) {
+            return place_chunk(session->inbox, header.length);
+          }
+          if (header.type == wire::Type::kLoad && (session->loading || session->ready)) {
+            return invalid("a second load");
+          }
+          if (header.length > 4096 && header.type != wire::Type::kLoad) {
+            return invalid("a " + std::string(wire::name(header.type)) + " frame from a host");
+          }
+          return control.to_payload(header);
+        });
     if (step.ok() && *step == wire::Connection::Step::kNothing) return true;
     if (!step.ok() || *step == wire::Connection::Step::kClosed) {
       log(session->peer + ": host left" + (step.ok() ? "" : ": " + step.error().message));
@@ -257,8 +269,7 @@ bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
   return true;
 }
 
-Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session,
-                              const wire::Header& header) {
+Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wire::Header& header) {
   wire::Connection& control = *session->control;
   switch (header.type) {
     case wire::Type::kPing:

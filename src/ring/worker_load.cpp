@@ -39,9 +39,8 @@ class StreamSource final : public weights::TensorSource {
     inbox.buffer = std::make_shared_for_overwrite<std::byte[]>(size);
     inbox.size = size;
     inbox.received = 0;
-    session_.tell(wire::Type::kNeedTensor,
-                  wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
-                              std::as_bytes(std::span(tensor)).end()));
+    session_.tell(wire::Type::kNeedTensor, wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
+                                                       std::as_bytes(std::span(tensor)).end()));
     uint64_t seen = 0;
     auto deadline = std::chrono::steady_clock::now() + kChunkSilence;
     while (inbox.received < size) {
@@ -52,8 +51,8 @@ class StreamSource final : public weights::TensorSource {
         deadline = std::chrono::steady_clock::now() + kChunkSilence;
       } else if (std::chrono::steady_clock::now() >= deadline) {
         // The buffer stays with the inbox: the IO thread may be writing to it.
-        inbox.failure = Error{ErrorKind::kPeer, "the host stopped sending tensor " +
-                                                    std::string(tensor)};
+        inbox.failure =
+            Error{ErrorKind::kPeer, "the host stopped sending tensor " + std::string(tensor)};
         return inbox.failure.error();
       }
     }
@@ -164,9 +163,8 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   TANDEM_ASSIGN(session.lease,
                 cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,
                               loader, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
-  const uint64_t kv =
-      model::kv_bytes_per_position(config, load.first_layer, load.last_layer) * load.context *
-      load.sequences;
+  const uint64_t kv = model::kv_bytes_per_position(config, load.first_layer, load.last_layer) *
+                      load.context * load.sequences;
   TANDEM_ASSIGN(session.kv, cache.reserve(kv, "a KV cache of " + std::to_string(load.context) +
                                                   " positions for " + layers));
   return wire::Ready{session.lease.stage->stage->bytes(), kv, session.streamed, from};
@@ -185,6 +183,11 @@ void load_session(Session& session, StageCache& cache, const WorkerOptions& opti
     session.lease = {};
     return;
   }
+  if (options.log) {
+    options.log(session.peer + ": layers " +
+                text({session.request.first_layer, session.request.last_layer}) +
+                (ready.ok() ? " ready" : ": " + ready.error().message));
+  }
   if (ready.ok()) {
     session.ready = true;
     session.loading = false;
@@ -193,11 +196,6 @@ void load_session(Session& session, StageCache& cache, const WorkerOptions& opti
     session.lease = {};
     session.loading = false;
     session.refuse(ready.error());
-  }
-  if (options.log) {
-    options.log(session.peer + ": layers " +
-                text({session.request.first_layer, session.request.last_layer}) +
-                (ready.ok() ? " ready" : ": " + ready.error().message));
   }
 }
 

@@ -62,7 +62,7 @@ struct Session {
   std::atomic<uint64_t> bytes_out{0};
   std::atomic<uint32_t> median_us{0};
 
-  std::mutex out_mutex;  ///< guards out
+  std::mutex out_mutex;                   ///< guards out
   std::shared_ptr<wire::Connection> out;  ///< the link out, for the IO thread to flush
 
   /// Tells the host; a host that can't be told is found gone by the IO thread.

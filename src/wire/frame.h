@@ -85,8 +85,8 @@ uint32_t max_payload(Type type);
 
 /// Writes a header to 48 bytes.
 std::array<std::byte, kHeaderBytes> encode(const Header& header);
-/// Reads and checks a header: magic, type, control, zeros, and length and tokens against the limits.
-/// Error: kInvalid.
+/// Reads and checks a header: magic, type, control, zeros, and length and tokens against the
+/// limits. Error: kInvalid.
 Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> bytes);
 
 }  // namespace tandem::wire

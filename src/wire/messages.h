@@ -23,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 using Key = std::array<uint8_t, 16>;
 
 enum class Role : uint8_t {
-  kHost = 1,   ///< the connection that a host loads and watches a worker through
+  kHost = 1,     ///< the connection that a host loads and watches a worker through
   kLinkIn = 2,   ///< brings hidden states to the stage that expects `key`
   kLinkOut = 3,  ///< fetches hidden states from the stage that expects `key`
 };
@@ -78,9 +78,9 @@ struct Load {
 };
 
 enum class LoadPhase : uint8_t {
-  kWaiting = 0,   ///< for another client's load of the same stage
+  kWaiting = 0,    ///< for another client's load of the same stage
   kSearching = 1,  ///< hashing folders under --models
-  kLoading = 2,   ///< reading and quantizing the layers' tensors
+  kLoading = 2,    ///< reading and quantizing the layers' tensors
 };
 
 struct Progress {
@@ -96,8 +96,8 @@ enum class LoadedFrom : uint8_t { kMemory = 0, kLibrary = 1, kHost = 2 };
 
 struct Ready {
   uint64_t weight_bytes = 0;
-  uint64_t kv_bytes = 0;      ///< reserved for the session's sequences
-  uint64_t streamed = 0;      ///< bytes of tensors that came over the connection
+  uint64_t kv_bytes = 0;  ///< reserved for the session's sequences
+  uint64_t streamed = 0;  ///< bytes of tensors that came over the connection
   LoadedFrom from = LoadedFrom::kMemory;
 
   [[nodiscard]] Bytes encode() const;
@@ -124,10 +124,10 @@ struct Dial {
 
 /// Who is to blame for a lap that failed, as far as the one who tells can see.
 enum class Blame : uint8_t {
-  kSelf = 0,      ///< this stage could not compute
-  kUpstream = 1,  ///< what came in was nonsense, or the link in broke
+  kSelf = 0,        ///< this stage could not compute
+  kUpstream = 1,    ///< what came in was nonsense, or the link in broke
   kDownstream = 2,  ///< the link out broke
-  kRequest = 3,   ///< the lap asked for something that the stage must refuse
+  kRequest = 3,     ///< the lap asked for something that the stage must refuse
 };
 
 struct Trouble {
@@ -144,15 +144,15 @@ struct Trouble {
 /// Counters since the session's last Activate. A stage with received > sent and no pass under way
 /// has lost a frame.
 struct Pong {
-  uint64_t passes = 0;         ///< all passes that the worker's compute thread has finished
-  uint64_t received = 0;       ///< frames that reached this session's stage
-  uint64_t sent = 0;           ///< frames that it handed on, or dropped behind a fence
+  uint64_t passes = 0;    ///< all passes that the worker's compute thread has finished
+  uint64_t received = 0;  ///< frames that reached this session's stage
+  uint64_t sent = 0;      ///< frames that it handed on, or dropped behind a fence
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
-  uint32_t median_us = 0;      ///< median time of the session's last 64 passes
-  uint32_t pass_ms = 0;        ///< how long the pass under way has run; 0 if none is
-  uint32_t allowed_ms = 0;     ///< how long it may
-  uint8_t busy = 0;            ///< 1 while a pass of any session is under way
+  uint32_t median_us = 0;   ///< median time of the session's last 64 passes
+  uint32_t pass_ms = 0;     ///< how long the pass under way has run; 0 if none is
+  uint32_t allowed_ms = 0;  ///< how long it may
+  uint8_t busy = 0;         ///< 1 while a pass of any session is under way
 
   [[nodiscard]] Bytes encode() const;
   static Result<Pong> decode(std::span<const std::byte> bytes);

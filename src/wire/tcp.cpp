@@ -20,7 +20,9 @@
 namespace tandem::wire {
 namespace {
 
-std::string system_error(int error) { return std::strerror(error); }  // NOLINT(concurrency-mt-unsafe)
+std::string system_error(int error) {
+  return std::strerror(error);
+}  // NOLINT(concurrency-mt-unsafe)
 
 void set_option(int fd, int level, int option, int value) {
   // Options only tune; a system that lacks one still carries frames.
@@ -71,7 +73,9 @@ Address address_of(const sockaddr_storage& storage) {
   return {text, 0};
 }
 
-Error closed() { return {ErrorKind::kPeer, "the connection closed"}; }
+Error closed() {
+  return {ErrorKind::kPeer, "the connection closed"};
+}
 
 }  // namespace
 
@@ -135,8 +139,7 @@ Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout
   TANDEM_ASSIGN(const AddressList list, resolve(address, false));
   int error = EHOSTUNREACH;
   for (const addrinfo* info = list.get(); info != nullptr; info = info->ai_next) {
-    Socket socket(
-        ::socket(info->ai_family, info->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    Socket socket(::socket(info->ai_family, info->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!socket.valid()) {
       error = errno;
       continue;
@@ -330,8 +333,7 @@ Status Connection::flush() {
 }
 
 Status Connection::send_until(Clock::time_point deadline, Header header,
-                              std::span<const std::byte> first,
-                              std::span<const std::byte> second) {
+                              std::span<const std::byte> first, std::span<const std::byte> second) {
   TANDEM_TRY(send(header, first, second));
   while (pending()) {
     if (!wait_for(fd(), true, deadline)) {
@@ -345,19 +347,21 @@ Status Connection::send_until(Clock::time_point deadline, Header header,
 Result<Header> Connection::receive_until(Clock::time_point deadline, uint32_t limit) {
   for (;;) {
     TANDEM_ASSIGN(const Step step, read([&](const Header& header) -> Result<Place> {
-      if (header.length > limit) {
-        return invalid("unexpected " + std::string(name(header.type)) + " frame of " +
-                       std::to_string(header.length) + " bytes");
-      }
-      return to_payload(header);
-    }));
+                    if (header.length > limit) {
+                      return invalid("unexpected " + std::string(name(header.type)) + " frame of " +
+                                     std::to_string(header.length) + " bytes");
+                    }
+                    return to_payload(header);
+                  }));
     if (step == Step::kFrame) return header_;
     if (step == Step::kClosed) return closed();
     if (!wait_for(fd(), false, deadline)) return Error{ErrorKind::kPeer, "no answer in time"};
   }
 }
 
-void Connection::shutdown() const { ::shutdown(socket_.fd(), SHUT_RDWR); }
+void Connection::shutdown() const {
+  ::shutdown(socket_.fd(), SHUT_RDWR);
+}
 
 std::string Connection::peer() const {
   sockaddr_storage storage{};

@@ -1,5 +1,6 @@
 #include "ring/toy.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -27,9 +28,12 @@ class ToySequence final : public model::Sequence {
 
 class ToyStage final : public model::Stage {
  public:
-  ToyStage(const model::StageOptions& options, uint32_t width, std::vector<uint32_t> weights,
-           std::shared_ptr<Behaviour> behaviour)
-      : options_(options), width_(width), weights_(std::move(weights)),
+  ToyStage(const model::StageOptions& options, const model::ModelConfig& config,
+           std::vector<uint32_t> weights, std::shared_ptr<Behaviour> behaviour)
+      : options_(options),
+        width_(config.hidden_size),
+        bytes_(model::stage_bytes(config, options)),
+        weights_(std::move(weights)),
         behaviour_(std::move(behaviour)) {}
 
   std::unique_ptr<model::Sequence> new_sequence() override {
@@ -40,15 +44,15 @@ class ToyStage final : public model::Stage {
     auto& mine = dynamic_cast<ToySequence&>(sequence);
     if (position != mine.length()) return invalid("toy: wrong position");
     const uint32_t tokens = hidden.tokens();
-    const auto until = std::chrono::steady_clock::now() +
-                       std::chrono::microseconds(behaviour_->pass_us +
-                                                 tokens * behaviour_->token_us);
+    const auto until =
+        std::chrono::steady_clock::now() +
+        std::chrono::microseconds(behaviour_->pass_us + tokens * behaviour_->token_us);
     while (behaviour_->hang) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (behaviour_->fail) return invalid("the toy broke");
     for (uint32_t t = 0; t < tokens; ++t) {
-      std::vector<uint32_t> cache =
-          mine.caches_.empty() ? std::vector<uint32_t>(weights_.size() * width_)
-                               : mine.caches_.back();
+      std::vector<uint32_t> cache = mine.caches_.empty()
+                                        ? std::vector<uint32_t>(weights_.size() * width_)
+                                        : mine.caches_.back();
       uint16_t* row = hidden.values.data() + size_t{t} * width_;
       for (size_t layer = 0; layer < weights_.size(); ++layer) {
         uint32_t* state = cache.data() + layer * width_;
@@ -71,13 +75,12 @@ class ToyStage final : public model::Stage {
   }
 
   const model::StageOptions& options() const override { return options_; }
-  uint64_t bytes() const override {
-    return uint64_t{options_.last_layer - options_.first_layer} * width_ * width_;
-  }
+  uint64_t bytes() const override { return bytes_; }
 
  private:
   const model::StageOptions options_;
   const uint32_t width_;
+  const uint64_t bytes_;
   const std::vector<uint32_t> weights_;  ///< a digest of each layer's tensors
   const std::shared_ptr<Behaviour> behaviour_;
 };
@@ -86,8 +89,8 @@ class ToyStage final : public model::Stage {
 
 ring::StageLoader loader(std::shared_ptr<Behaviour> behaviour) {
   return [behaviour](const model::ModelConfig& config, const model::StageOptions& options,
-                     weights::TensorSource& source, const model::LoadProgress& progress)
-             -> Result<std::unique_ptr<model::Stage>> {
+                     weights::TensorSource& source,
+                     const model::LoadProgress& progress) -> Result<std::unique_ptr<model::Stage>> {
     std::vector<uint32_t> weights;
     for (uint32_t layer = options.first_layer; layer < options.last_layer; ++layer) {
       Sha256 hash;
@@ -103,18 +106,19 @@ ring::StageLoader loader(std::shared_ptr<Behaviour> behaviour) {
       const Digest digest = hash.digest();
       weights.push_back(digest[0] | digest[1] << 8 | digest[2] << 16);
     }
-    return std::unique_ptr<model::Stage>(std::make_unique<ToyStage>(
-        options, config.hidden_size, std::move(weights), behaviour));
+    return std::unique_ptr<model::Stage>(
+        std::make_unique<ToyStage>(options, config, std::move(weights), behaviour));
   };
 }
 
 std::string config_json(uint32_t layers, uint32_t hidden, uint32_t context) {
   return R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",)"
-         R"("num_hidden_layers":)" + std::to_string(layers) +
-         R"(,"hidden_size":)" + std::to_string(hidden) +
+         R"("num_hidden_layers":)" +
+         std::to_string(layers) + R"(,"hidden_size":)" + std::to_string(hidden) +
          R"(,"intermediate_size":)" + std::to_string(2 * hidden) +
          R"(,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":128,)"
-         R"("max_position_embeddings":)" + std::to_string(context) +
+         R"("max_position_embeddings":)" +
+         std::to_string(context) +
          R"(,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":true})";
 }
 

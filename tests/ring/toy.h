@@ -19,14 +19,14 @@ namespace tandem::toy {
 
 /// Faults and costs of all toy stages made by one loader; may change while they run.
 struct Behaviour {
-  std::atomic<uint32_t> pass_us{0};    ///< computed (not slept) per pass
-  std::atomic<uint32_t> token_us{0};   ///< and per token
-  std::atomic<bool> hang{false};       ///< a pass waits until this is false again
+  std::atomic<uint32_t> pass_us{0};   ///< computed (not slept) per pass
+  std::atomic<uint32_t> token_us{0};  ///< and per token
+  std::atomic<bool> hang{false};      ///< a pass waits until this is false again
   std::atomic<bool> not_finite{false};
   std::atomic<bool> wrong_size{false};
-  std::atomic<bool> fail{false};       ///< "the toy broke"
-  std::atomic<uint32_t> load_ms{0};    ///< slept per tensor
-  std::atomic<uint32_t> loads{0};      ///< tensors loaded so far
+  std::atomic<bool> fail{false};     ///< "the toy broke"
+  std::atomic<uint32_t> load_ms{0};  ///< slept per tensor
+  std::atomic<uint32_t> loads{0};    ///< tensors loaded so far
 };
 
 ring::StageLoader loader(std::shared_ptr<Behaviour> behaviour = std::make_shared<Behaviour>());

@@ -1,0 +1,173 @@
+// Frames and messages: what is written is read back, and nothing else is accepted.
+#include "wire/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "wire/messages.h"
+
+namespace tandem::wire {
+namespace {
+
+Header states_header() {
+  Header header;
+  header.type = Type::kStates;
+  header.control = Control::kRollback;
+  header.length = 12345;
+  header.want = 3;
+  header.lap = 0x1122334455667788;
+  header.position = 77;
+  header.tokens = 32;
+  header.argument = 70;
+  header.compute_us = 999;
+  header.sequence = 2;
+  return header;
+}
+
+TEST(Frame, HeaderIsReadAsWritten) {
+  const auto bytes = encode(states_header());
+  const auto header = decode_header(bytes);
+  ASSERT_TRUE(header.ok());
+  EXPECT_EQ(encode(*header), bytes);
+  EXPECT_EQ(header->lap, 0x1122334455667788u);
+  EXPECT_EQ(header->control, Control::kRollback);
+}
+
+TEST(Frame, HeaderHasTheDocumentedBytes) {
+  Header header;
+  header.type = Type::kPing;
+  const auto bytes = encode(header);
+  EXPECT_EQ(std::to_integer<char>(bytes[0]), 'T');
+  EXPECT_EQ(std::to_integer<char>(bytes[1]), 'N');
+  EXPECT_EQ(std::to_integer<char>(bytes[2]), 'D');
+  EXPECT_EQ(std::to_integer<char>(bytes[3]), 'M');
+  EXPECT_EQ(std::to_integer<int>(bytes[4]), 16);
+}
+
+TEST(Frame, RefusesWhatIsNotAHeader) {
+  const auto good = encode(states_header());
+  auto with = [&](size_t at, int value) {
+    auto bytes = good;
+    bytes[at] = static_cast<std::byte>(value);
+    return decode_header(bytes);
+  };
+  EXPECT_FALSE(with(0, 'X').ok());
+  EXPECT_FALSE(with(4, 0).ok());
+  EXPECT_FALSE(with(4, 200).ok());
+  EXPECT_FALSE(with(5, 99).ok());
+  EXPECT_FALSE(with(6, 1).ok());
+  EXPECT_FALSE(with(47, 1).ok());
+  EXPECT_NE(with(4, 200).error().message.find("200"), std::string::npos);
+}
+
+TEST(Frame, LengthIsLimitedByType) {
+  for (uint8_t type = 1; type <= kLastType; ++type) {
+    Header header;
+    header.type = static_cast<Type>(type);
+    header.length = max_payload(header.type);
+    EXPECT_TRUE(decode_header(encode(header)).ok()) << name(header.type);
+    header.length += 1;
+    EXPECT_FALSE(decode_header(encode(header)).ok()) << name(header.type);
+    EXPECT_LE(max_payload(header.type), kMaxFrameBytes);
+  }
+}
+
+TEST(Frame, OnlyStatesFramesHaveStatesFields) {
+  Header header = states_header();
+  header.type = Type::kPing;
+  header.length = 0;
+  EXPECT_FALSE(decode_header(encode(header)).ok());
+}
+
+TEST(Frame, WantsNoMoreTokensThanThereAre) {
+  Header header = states_header();
+  header.want = header.tokens + 1;
+  EXPECT_FALSE(decode_header(encode(header)).ok());
+  header.want = 0;
+  header.tokens = kMaxFrameTokens + 1;
+  EXPECT_FALSE(decode_header(encode(header)).ok());
+}
+
+// Every message: its encoding decodes to the same encoding, and no shorter or longer bytes decode.
+template <typename Message>
+void expect_exact(const Message& message) {
+  const Bytes bytes = message.encode();
+  const auto read = Message::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->encode(), bytes);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(Message::decode(std::span(bytes).first(length)).ok()) << length;
+  }
+  Bytes longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(Message::decode(longer).ok());
+}
+
+TEST(Messages, AreReadAsWrittenAndNothingElse) {
+  Hello hello;
+  hello.role = Role::kLinkIn;
+  hello.key.fill(7);
+  hello.software = "tandem test";
+  expect_exact(hello);
+  Welcome welcome;
+  welcome.software = "x";
+  expect_exact(welcome);
+  expect_exact(Refusal{ErrorKind::kMemory, "needs 4 GB, has 2 GB"});
+  Load load;
+  load.config_json = "{}";
+  load.manifest.resize(100, std::byte{5});
+  load.context = 4096;
+  expect_exact(load);
+  expect_exact(Progress{LoadPhase::kLoading, 5, 10});
+  expect_exact(Ready{1, 2, 3, LoadedFrom::kHost});
+  expect_exact(Activate{});
+  expect_exact(Dial{{}, "127.0.0.1:4000"});
+  expect_exact(Trouble{9, Blame::kUpstream, ErrorKind::kInvalid, true, "why"});
+  expect_exact(Pong{1, 2, 3, 4, 5, 6, 7, 8, 1});
+}
+
+TEST(Messages, AnotherProtocolVersionIsStillUnderstoodAsSuch) {
+  Bytes bytes(300, std::byte{0xff});
+  const auto hello = Hello::decode(bytes);
+  ASSERT_TRUE(hello.ok());
+  EXPECT_EQ(hello->protocol, 0xffffffffu);
+}
+
+TEST(Messages, TextOfAPeerCantControlATerminal) {
+  const auto read = Refusal::decode(Refusal{ErrorKind::kIo, "a\x1b[2J\nb"}.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->reason, "a [2J b");
+}
+
+TEST(Messages, LongTextIsCutWhenWritten) {
+  const Bytes bytes = Refusal{ErrorKind::kIo, std::string(100000, 'x')}.encode();
+  EXPECT_LE(bytes.size(), max_payload(Type::kRefusal));
+  EXPECT_TRUE(Refusal::decode(bytes).ok());
+}
+
+TEST(Messages, RefuseValuesOutOfRange) {
+  Load load;
+  load.weight_bits = 5;
+  EXPECT_FALSE(Load::decode(load.encode()).ok());
+  load.weight_bits = 4;
+  load.sequences = 65;
+  EXPECT_FALSE(Load::decode(load.encode()).ok());
+}
+
+TEST(Messages, RandomBytesNeverDecodeToMuch) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    Bytes bytes(random() % 200);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    const auto load = Load::decode(bytes);
+    if (load.ok()) {
+      EXPECT_LE(load->config_json.size() + load->manifest.size(), bytes.size());
+    }
+    (void)Trouble::decode(bytes).ok();
+    (void)Dial::decode(bytes).ok();
+  }
+}
+
+}  // namespace
+}  // namespace tandem::wire
