@@ -9,8 +9,7 @@ namespace {
 
 void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
-  const auto product =
-      matrix.format == WeightFormat::k8 ? avx512::matmul8 : scalar_kernels().matmul;
+  const auto product = matrix.format == WeightFormat::k8 ? avx512::matmul8 : avx512::matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
 }
 

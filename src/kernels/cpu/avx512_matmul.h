@@ -34,6 +34,18 @@ TANDEM_AVX512 inline void add_products(__m512i& sum, __m512i a, __m512i b) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
+// The same with four bytes from memory in every lane.
+TANDEM_AVX512 inline void add_products(__m512i& sum, __m512i a, const uint8_t* b) {
+  struct Four {
+    uint8_t bytes[4];
+  };
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*reinterpret_cast<const Four*>(b)));
+}
+
+TANDEM_AVX512 inline void touch(const uint8_t* line) {
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+}
+
 // Rows of tile `tile` of one token from their exact sums, rows 0 to 7 and 8 to 15 apart: one
 // rounding to float, one product, perhaps one sum.
 TANDEM_AVX512 inline void store_rows(const MatmulOutput& o, uint32_t tile, uint32_t token,

@@ -12,11 +12,11 @@ namespace tandem::kernels::cpu::avx512 {
 namespace {
 
 // `Tokens` tokens from `token` on times `Tiles` tiles from `tile` on. `Chains` accumulators a sum,
-// where too few sums would wait for each other. `next` is touched a cache line a step: weights that
-// a later block will read.
+// where too few sums would wait for each other. `ahead[r]` is touched a cache line a step: weights
+// that are read soon.
 template <int Tokens, int Tiles, int Chains>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
-                         const uint8_t* next) {
+                         const uint8_t* const* ahead) {
   const size_t token_bytes = prepared_bytes(o.in.padded);
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* w = o.matrix.tile(tile);
@@ -36,10 +36,12 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
 #pragma GCC unroll 4
     for (int c = 0; c < Chains; ++c) {
       const size_t s = step + static_cast<uint32_t>(c);
-      _mm_prefetch(reinterpret_cast<const char*>(next + s * 64), _MM_HINT_T1);
       __m512i weights[Tiles];
 #pragma GCC unroll 4
-      for (int r = 0; r < Tiles; ++r) weights[r] = _mm512_load_si512(w + r * tile_bytes + s * 64);
+      for (int r = 0; r < Tiles; ++r) {
+        touch(ahead[r] + s * 64);
+        weights[r] = _mm512_load_si512(w + r * tile_bytes + s * 64);
+      }
 #pragma GCC unroll 12
       for (int t = 0; t < Tokens; ++t) {
         const __m512i x_low = broadcast4(x + t * token_bytes + s * 8);
@@ -74,7 +76,8 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
   }
 }
 
-using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const uint8_t* next);
+using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token,
+                       const uint8_t* const* ahead);
 
 // [tiles - 1][tokens - 1]
 constexpr uint32_t kMostTokens = 6;
@@ -95,11 +98,16 @@ void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (in.tokens - token) / (blocks - b);
-      // With several blocks a tile, each touches a tile ahead while it computes; with one, the
-      // stream itself a little ahead.
-      const uint8_t* next = matrix.tile(tile) + 4096;
-      if (blocks > 1) next = matrix.tile(b < tiles ? tile + tiles + b : tile);
-      kBlocks[tiles - 1][tokens - 1](o, tile, token, next);
+      // One block streams the weights and touches what comes next: for one token and tile the same
+      // stream a little ahead, otherwise the next tiles. Of several blocks, each touches one tile.
+      const uint8_t* ahead[2] = {matrix.tile(tile + tiles), matrix.tile(tile + tiles + 1)};
+      if (wide == 1) ahead[0] = matrix.tile(tile) + 4096;
+      if (blocks > 1) {
+        for (uint32_t r = 0; r < 2; ++r) {
+          if (r != b) ahead[r] = matrix.tile(tile);
+        }
+      }
+      kBlocks[tiles - 1][tokens - 1](o, tile, token, ahead);
       token += tokens;
     }
     tile += tiles;
