@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace tandem {
@@ -66,10 +67,10 @@ class ByteWriter {
   template <typename T>
   requires std::is_arithmetic_v<T>
   void write(T value) {
-    const auto* begin = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), begin, begin + sizeof(T));
+    append(std::as_bytes(std::span(&value, 1)));
   }
-  void append(std::span<const std::byte> bytes) {
+  // Not inlined: g++ 12 then warns of an overflow that can't happen.
+  [[gnu::noinline]] void append(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   void text(std::string_view value) {

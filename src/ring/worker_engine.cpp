@@ -1,0 +1,369 @@
+#include "ring/worker_engine.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "ring/plan.h"
+#include "ring/worker_load.h"
+
+namespace tandem::ring {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxSessions = 32;
+constexpr auto kTick = 250ms;
+constexpr auto kRefusedLinger = 1s;
+constexpr auto kProgressEvery = 250ms;
+constexpr auto kDialTimeout = 3s;
+
+}  // namespace
+
+WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
+                           std::optional<weights::ModelLibrary> library)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      library_(std::move(library)),
+      address_(listener_.address().text()),
+      cache_(options_.memory, options_.keep_idle),
+      compute_(std::make_unique<WorkerCompute>(wake_)),
+      thread_([this] { loop(); }) {}
+
+WorkerEngine::~WorkerEngine() { stop(); }
+
+void WorkerEngine::stop() {
+  stopping_ = true;
+  wake_.wake();
+  const std::lock_guard lock(stop_mutex_);
+  if (thread_.joinable()) thread_.join();
+  stopped_ = true;
+  stopped_changed_.notify_all();
+}
+
+void WorkerEngine::serve() {
+  std::unique_lock lock(stop_mutex_);
+  stopped_changed_.wait(lock, [&] { return stopped_; });
+}
+
+wire::Bytes WorkerEngine::welcome() const {
+  wire::Welcome welcome;
+  welcome.contract = contract_version();
+  welcome.threads = options_.threads;
+  welcome.memory_limit = options_.memory;
+  welcome.memory_free = options_.memory - std::min(options_.memory, cache_.used());
+  welcome.software = software_version();
+  return welcome.encode();
+}
+
+wire::Bytes WorkerEngine::pong(const Session& session) const {
+  wire::Pong pong;
+  const auto pass = compute_->pass();
+  pong.passes = compute_->passes();
+  pong.received = session.received;
+  pong.sent = session.sent;
+  pong.bytes_in = session.bytes_in;
+  pong.bytes_out = session.bytes_out;
+  pong.median_us = session.median_us;
+  pong.pass_ms = pass.running_ms;
+  pong.allowed_ms = pass.allowed_ms;
+  pong.busy = pass.busy ? 1 : 0;
+  return pong.encode();
+}
+
+int WorkerEngine::next_timeout() const {
+  if (!strangers_.empty() || !sessions_.empty() || accept_again_ > wire::Clock::now()) {
+    return static_cast<int>(kTick / 1ms);
+  }
+  return 1000;  // idle stages expire to the second
+}
+
+void WorkerEngine::loop() {
+  std::vector<pollfd> polled;
+  std::vector<std::shared_ptr<wire::Connection>> outs;
+  while (!stopping_) {
+    polled.assign(1, {wake_.fd(), POLLIN, 0});
+    const bool accepting = accept_again_ <= wire::Clock::now();
+    polled.push_back({accepting ? listener_.fd() : -1, POLLIN, 0});
+    const size_t stranger_count = strangers_.size();
+    for (const Stranger& stranger : strangers_) {
+      polled.push_back({stranger.connection->fd(), POLLIN, 0});
+    }
+    const auto sessions = sessions_;
+    for (const auto& session : sessions) {
+      const bool pending = session->control->pending();
+      polled.push_back(
+          {session->control->fd(), static_cast<short>(POLLIN | (pending ? POLLOUT : 0)), 0});
+    }
+    outs.clear();
+    for (const auto& session : sessions) {
+      const std::lock_guard lock(session->out_mutex);
+      if (session->out != nullptr && session->out->pending()) {
+        polled.push_back({session->out->fd(), POLLOUT, 0});
+        outs.push_back(session->out);
+      }
+    }
+    if (::poll(polled.data(), polled.size(), next_timeout()) < 0) continue;
+    if (polled[0].revents != 0) wake_.clear();
+
+    size_t at = 2;
+    auto stranger = strangers_.begin();
+    for (size_t i = 0; i < stranger_count; ++i, ++at) {
+      const bool keep = polled[at].revents == 0 || greet(*stranger);
+      stranger = keep ? std::next(stranger) : strangers_.erase(stranger);
+    }
+    for (const auto& session : sessions) {
+      const auto events = polled[at++].revents;
+      bool keep = true;
+      if ((events & POLLOUT) != 0) keep = session->control->flush().ok();
+      if (keep && (events & ~POLLOUT) != 0) keep = listen_to(session);
+      if (!keep) end(session);
+    }
+    for (const auto& out : outs) {
+      if (polled[at++].revents == 0) continue;
+      // A link that breaks is found by the compute thread, at the next frame for it.
+      if (!out->flush().ok()) out->shutdown();
+      if (!out->pending()) compute_->flushed();
+    }
+    // After the strangers, whose places in `polled` a new one would shift.
+    if (polled[1].revents != 0) accept();
+    tick();
+  }
+  while (!sessions_.empty()) end(sessions_.back());
+  strangers_.clear();
+  tasks_.join();
+  compute_->stop();
+}
+
+void WorkerEngine::accept() {
+  for (int i = 0; i < 64; ++i) {
+    auto client = listener_.accept();
+    if (!client.ok()) {
+      // Out of descriptors, most likely: the strangers' go first.
+      if (!strangers_.empty()) strangers_.pop_front();
+      accept_again_ = wire::Clock::now() + 100ms;
+      return;
+    }
+    if (!client->has_value()) return;
+    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
+    strangers_.push_back({std::make_unique<wire::Connection>(std::move(**client)),
+                          wire::Clock::now() + options_.hello_deadline, false});
+  }
+}
+
+bool WorkerEngine::refuse(Stranger& stranger, ErrorKind kind, const std::string& reason) {
+  const auto payload = wire::Refusal{kind, reason}.encode();
+  if (!stranger.connection->send({.type = wire::Type::kRefusal}, payload).ok()) return false;
+  ::shutdown(stranger.connection->fd(), SHUT_WR);
+  stranger.refused = true;
+  stranger.deadline = wire::Clock::now() + kRefusedLinger;
+  return true;
+}
+
+bool WorkerEngine::greet(Stranger& stranger) {
+  if (stranger.refused) {
+    std::array<std::byte, 4096> ignored;
+    return ::recv(stranger.connection->fd(), ignored.data(), ignored.size(), MSG_DONTWAIT) > 0;
+  }
+  auto& connection = stranger.connection;
+  const auto step =
+      connection->read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
+        if (header.type != wire::Type::kHello) return invalid("no hello");
+        return connection->to_payload(header);
+      });
+  if (!step.ok() || *step == wire::Connection::Step::kClosed) return false;
+  if (*step == wire::Connection::Step::kNothing) return true;
+  const auto hello = wire::Hello::decode(connection->payload());
+  if (!hello.ok()) return refuse(stranger, ErrorKind::kInvalid, hello.error().message);
+  if (hello->protocol != wire::kProtocolVersion) {
+    return refuse(stranger, ErrorKind::kUnsupported,
+                  "protocol version " + std::to_string(hello->protocol) +
+                      " does not fit this worker's version " +
+                      std::to_string(wire::kProtocolVersion));
+  }
+  if (hello->contract != contract_version()) {
+    return refuse(stranger, ErrorKind::kUnsupported,
+                  "arithmetic contract version " + std::to_string(hello->contract) +
+                      " does not fit this worker's version " +
+                      std::to_string(contract_version()) + ": the answers would differ");
+  }
+  if (hello->role != wire::Role::kHost) {
+    if (greet_link(*hello, connection)) return false;  // it has moved on
+    return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
+  }
+  if (sessions_.size() >= kMaxSessions) {
+    return refuse(stranger, ErrorKind::kMemory,
+                  "this worker serves " + std::to_string(kMaxSessions) + " hosts already");
+  }
+  sessions_.push_back(std::make_shared<Session>(std::move(connection)));
+  session_count_ = sessions_.size();
+  sessions_.back()->tell(wire::Type::kWelcome, welcome());
+  log(sessions_.back()->peer + ": host connected (" + hello->software + ")");
+  return false;
+}
+
+bool WorkerEngine::greet_link(const wire::Hello& hello,
+                              std::unique_ptr<wire::Connection>& connection) {
+  const bool in = hello.role == wire::Role::kLinkIn;
+  for (const auto& session : sessions_) {
+    wire::Key& key = in ? session->in_key : session->out_key;
+    if (!session->activated || key != hello.key) continue;
+    key = {};  // each key opens one link
+    std::shared_ptr<wire::Connection> link = std::move(connection);
+    // Before the compute thread knows the link: what it writes must come after this.
+    if (!link->send({.type = wire::Type::kWelcome}, welcome()).ok()) return true;
+    if (in) {
+      compute_->link_in(session, session->activation, std::move(link));
+    } else {
+      compute_->link_out(session, session->activation, std::move(link), true);
+    }
+    return true;
+  }
+  return false;
+}
+
+bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
+  wire::Connection& control = *session->control;
+  // A bounded number of frames, so that one busy client can't keep the others waiting.
+  for (int i = 0; i < 16; ++i) {
+    const auto step = control.read([&](const wire::Header& header)
+                                       -> Result<wire::Connection::Place> {
+      if (header.type == wire::Type::kTensorChunk) {
+        return place_chunk(session->inbox, header.length);
+      }
+      if (header.type == wire::Type::kLoad && (session->loading || session->ready)) {
+        return invalid("a second load");
+      }
+      return control.to_payload(header);
+    });
+    if (step.ok() && *step == wire::Connection::Step::kNothing) return true;
+    if (!step.ok() || *step == wire::Connection::Step::kClosed) {
+      log(session->peer + ": host left" + (step.ok() ? "" : ": " + step.error().message));
+      return false;
+    }
+    if (control.header().type == wire::Type::kBye) return false;
+    if (const Status status = dispatch(session, control.header()); !status.ok()) {
+      log(session->peer + ": " + status.error().message);
+      session->refuse(status.error());
+      return false;
+    }
+  }
+  return true;
+}
+
+Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session,
+                              const wire::Header& header) {
+  wire::Connection& control = *session->control;
+  switch (header.type) {
+    case wire::Type::kPing:
+      session->tell(wire::Type::kPong, pong(*session));
+      return {};
+    case wire::Type::kTensorChunk:
+      chunk_arrived(session->inbox, header.length);
+      return {};
+    case wire::Type::kFence:
+      session->fence = std::max(session->fence.load(), header.lap);
+      return {};
+    case wire::Type::kRefusal: {
+      TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(control.payload()));
+      fail_inbox(session->inbox, {refusal.kind, "the host refused: " + refusal.reason});
+      return {};
+    }
+    case wire::Type::kLoad: {
+      TANDEM_ASSIGN(session->request, wire::Load::decode(control.payload()));
+      control.to_payload({});  // the message's memory goes back
+      if (const auto pass = compute_->pass(); pass.busy && pass.running_ms > pass.allowed_ms) {
+        return Error{ErrorKind::kPeer, "this worker hangs: a pass has run for " +
+                                           std::to_string(pass.running_ms / 1000) + " s"};
+      }
+      session->loading = true;
+      log(session->peer + ": loading layers " +
+          text({session->request.first_layer, session->request.last_layer}));
+      tasks_.run([this, session] {
+        load_session(*session, cache_, options_, library_ ? &*library_ : nullptr);
+      });
+      return {};
+    }
+    case wire::Type::kActivate: {
+      if (!session->ready) return invalid("activate before a stage is loaded");
+      TANDEM_ASSIGN(const wire::Activate activate, wire::Activate::decode(control.payload()));
+      session->in_key = activate.in;
+      session->out_key = activate.out;
+      session->activated = true;
+      session->activation.fetch_add(1);
+      compute_->activate(session);
+      session->tell(wire::Type::kActivated);
+      return {};
+    }
+    case wire::Type::kDial: {
+      if (!session->activated) return invalid("dial before activate");
+      TANDEM_ASSIGN(const wire::Dial request, wire::Dial::decode(control.payload()));
+      dial(session, request);
+      return {};
+    }
+    default:
+      return invalid("unexpected " + std::string(wire::name(header.type)) + " frame from a host");
+  }
+}
+
+void WorkerEngine::dial(std::shared_ptr<Session> session, const wire::Dial& request) {
+  tasks_.run([this, session = std::move(session), request, activation = session->activation.load()] {
+    const auto deadline = wire::Clock::now() + kDialTimeout;
+    auto attempt = [&]() -> Result<std::shared_ptr<wire::Connection>> {
+      TANDEM_ASSIGN(const wire::Address address, wire::parse_address(request.address));
+      TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
+      auto link = std::make_shared<wire::Connection>(std::move(socket));
+      wire::Hello hello;
+      hello.contract = contract_version();
+      hello.role = wire::Role::kLinkIn;
+      hello.key = request.key;
+      hello.software = software_version();
+      TANDEM_TRY(link->send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
+      TANDEM_ASSIGN(const wire::Header answer, link->receive_until(deadline, 4096));
+      if (answer.type == wire::Type::kRefusal) {
+        TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(link->payload()));
+        return Error{ErrorKind::kPeer, refusal.reason};
+      }
+      if (answer.type != wire::Type::kWelcome) return invalid("no welcome from the next stage");
+      return link;
+    };
+    auto link = attempt();
+    if (!link.ok()) return session->refuse(link.error());
+    compute_->link_out(session, activation, std::move(*link), false);
+    session->tell(wire::Type::kDialed);
+  });
+}
+
+void WorkerEngine::end(const std::shared_ptr<Session>& session) {
+  session->gone = true;
+  fail_inbox(session->inbox, {ErrorKind::kCancelled, "the host left"});
+  session->control->shutdown();
+  compute_->remove(session);
+  std::erase(sessions_, session);
+  session_count_ = sessions_.size();
+}
+
+void WorkerEngine::tick() {
+  const auto now = wire::Clock::now();
+  std::erase_if(strangers_, [&](const Stranger& stranger) { return stranger.deadline < now; });
+  tasks_.reap();
+  cache_.expire();
+  if (now - last_progress_ < kProgressEvery) return;
+  last_progress_ = now;
+  for (const auto& session : sessions_) {
+    if (!session->loading) continue;
+    wire::Progress progress;
+    progress.phase = static_cast<wire::LoadPhase>(session->phase.load());
+    progress.done = session->done;
+    progress.total = session->total;
+    session->tell(wire::Type::kProgress, progress.encode());
+  }
+}
+
+}  // namespace tandem::ring

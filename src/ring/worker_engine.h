@@ -1,0 +1,87 @@
+// The worker's IO thread: accepts, greets, dispatches what hosts ask for, answers pings, and writes
+// what sockets did not take at once. It never computes, loads or waits for one client.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ring/stage_cache.h"
+#include "ring/tasks.h"
+#include "ring/worker.h"
+#include "ring/worker_compute.h"
+#include "ring/worker_session.h"
+#include "weights/manifest.h"
+#include "wire/tcp.h"
+
+namespace tandem::ring {
+
+class WorkerEngine {
+ public:
+  WorkerEngine(WorkerOptions options, wire::Listener listener,
+               std::optional<weights::ModelLibrary> library);
+  ~WorkerEngine();
+  WorkerEngine(const WorkerEngine&) = delete;
+  WorkerEngine& operator=(const WorkerEngine&) = delete;
+
+  void stop();
+  void serve();
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const StageCache& cache() const { return cache_; }
+  [[nodiscard]] size_t sessions() const { return session_count_; }
+
+ private:
+  /// A client that has not said who it is, or is being told why not.
+  struct Stranger {
+    std::unique_ptr<wire::Connection> connection;
+    wire::Clock::time_point deadline;
+    bool refused = false;  ///< only waits for the peer to read the refusal and close
+  };
+
+  void loop();
+  int next_timeout() const;
+  void accept();
+  /// These three return false if the client is to be dropped.
+  bool greet(Stranger& stranger);
+  bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
+  bool listen_to(const std::shared_ptr<Session>& session);
+  Status dispatch(const std::shared_ptr<Session>& session, const wire::Header& header);
+  void dial(std::shared_ptr<Session> session, const wire::Dial& dial);
+  bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
+  void end(const std::shared_ptr<Session>& session);
+  void tick();
+  [[nodiscard]] wire::Bytes welcome() const;
+  [[nodiscard]] wire::Bytes pong(const Session& session) const;
+  void log(const std::string& line) const {
+    if (options_.log) options_.log(line);
+  }
+
+  const WorkerOptions options_;
+  wire::Listener listener_;
+  const std::optional<weights::ModelLibrary> library_;
+  const std::string address_;
+  StageCache cache_;
+  wire::Wake wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<size_t> session_count_{0};
+  // The IO thread's.
+  std::list<Stranger> strangers_;
+  std::vector<std::shared_ptr<Session>> sessions_;
+  wire::Clock::time_point accept_again_{};
+  wire::Clock::time_point last_progress_{};
+  // Loads and dials. After sessions_, so that they end first; they use the cache and the compute
+  // thread.
+  std::unique_ptr<WorkerCompute> compute_;
+  Tasks tasks_;
+  std::mutex stop_mutex_;  ///< guards stopped_ and joining
+  std::condition_variable stopped_changed_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::ring

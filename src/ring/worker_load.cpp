@@ -1,0 +1,224 @@
+#include "ring/worker_load.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <span>
+
+#include "base/hash.h"
+#include "ring/plan.h"
+#include "weights/checkpoint.h"
+#include "weights/manifest.h"
+
+namespace tandem::ring {
+namespace {
+
+constexpr auto kChunkSilence = std::chrono::seconds(30);
+
+/// Tensors from the host at the other end of the session's connection.
+class StreamSource final : public weights::TensorSource {
+ public:
+  StreamSource(Session& session, const weights::Manifest& manifest)
+      : session_(session), manifest_(manifest) {}
+
+  const weights::TensorInfo* find(std::string_view tensor) const override {
+    const auto* entry = manifest_.find(tensor);
+    return entry == nullptr ? nullptr : &entry->info;
+  }
+
+  Result<weights::TensorData> read(std::string_view tensor) override {
+    const std::lock_guard one_at_a_time(mutex_);
+    const auto* entry = manifest_.find(tensor);
+    if (entry == nullptr) {
+      return Error{ErrorKind::kNotFound, "the manifest has no tensor " + std::string(tensor)};
+    }
+    TensorInbox& inbox = session_.inbox;
+    const uint64_t size = entry->info.bytes();
+    std::unique_lock lock(inbox.mutex);
+    if (!inbox.failure.ok()) return inbox.failure.error();
+    inbox.buffer = std::make_shared_for_overwrite<std::byte[]>(size);
+    inbox.size = size;
+    inbox.received = 0;
+    session_.tell(wire::Type::kNeedTensor,
+                  wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
+                              std::as_bytes(std::span(tensor)).end()));
+    uint64_t seen = 0;
+    auto deadline = std::chrono::steady_clock::now() + kChunkSilence;
+    while (inbox.received < size) {
+      inbox.changed.wait_until(lock, deadline);
+      if (!inbox.failure.ok()) return inbox.failure.error();
+      if (inbox.received != seen) {
+        seen = inbox.received;
+        deadline = std::chrono::steady_clock::now() + kChunkSilence;
+      } else if (std::chrono::steady_clock::now() >= deadline) {
+        // The buffer stays with the inbox: the IO thread may be writing to it.
+        inbox.failure = Error{ErrorKind::kPeer, "the host stopped sending tensor " +
+                                                    std::string(tensor)};
+        return inbox.failure.error();
+      }
+    }
+    weights::TensorData data{entry->info, {inbox.buffer.get(), size}, inbox.buffer};
+    inbox.buffer.reset();
+    inbox.size = inbox.received = 0;
+    lock.unlock();
+    session_.streamed += size;
+    TANDEM_TRY(weights::verify(manifest_, data));
+    return data;
+  }
+
+ private:
+  std::mutex mutex_;
+  Session& session_;
+  const weights::Manifest& manifest_;
+};
+
+std::string shape_text(const std::vector<uint64_t>& shape) {
+  std::string text = "[";
+  for (const uint64_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
+}
+
+/// Checks that the manifest has every tensor of the layers in the shape that the config implies;
+/// gives the bytes of the largest.
+Result<uint64_t> check_tensors(const wire::Load& load, const model::ModelConfig& config,
+                               const weights::Manifest& manifest) {
+  uint64_t largest = 0;
+  for (const auto& expected : model::layer_tensors(config, load.first_layer, load.last_layer)) {
+    const auto* entry = manifest.find(expected.name);
+    if (entry == nullptr) {
+      return invalid("the manifest has no tensor " + expected.name + ", which the config implies");
+    }
+    if (entry->info.shape != expected.shape) {
+      return invalid("tensor " + expected.name + " has shape " + shape_text(entry->info.shape) +
+                     ", the config implies " + shape_text(expected.shape));
+    }
+    largest = std::max(largest, entry->info.bytes());
+  }
+  return largest;
+}
+
+Result<wire::Ready> load_stage(Session& session, StageCache& cache, const WorkerOptions& options,
+                               const weights::ModelLibrary* library) {
+  const wire::Load& load = session.request;
+  if (sha256(load.manifest) != load.model_hash) {
+    return invalid("the manifest's hash is " + hex(sha256(load.manifest)) +
+                   ", not the model hash asked for, " + hex(load.model_hash));
+  }
+  TANDEM_ASSIGN(const weights::Manifest manifest, weights::Manifest::parse(load.manifest));
+  if (sha256(load.config_json) != manifest.config) {
+    return invalid("config.json is not the one that the manifest names");
+  }
+  TANDEM_ASSIGN(session.config, model::parse_config(load.config_json));
+  const model::ModelConfig& config = session.config;
+  if (load.first_layer >= load.last_layer || load.last_layer > config.layers) {
+    return invalid("asked for layers [" + std::to_string(load.first_layer) + ", " +
+                   std::to_string(load.last_layer) + "), the model has " +
+                   std::to_string(config.layers));
+  }
+  if (load.context < 1 || load.context > config.context) {
+    return invalid("asked for a context of " + std::to_string(load.context) + " positions, the " +
+                   "model has " + std::to_string(config.context));
+  }
+  TANDEM_ASSIGN(const uint64_t largest, check_tensors(load, config, manifest));
+
+  model::StageOptions stage_options;
+  stage_options.first_layer = load.first_layer;
+  stage_options.last_layer = load.last_layer;
+  stage_options.weights = static_cast<model::WeightBits>(load.weight_bits);
+  stage_options.threads = options.threads;
+  stage_options.isa = options.isa;
+  const std::string layers = "layers " + text({load.first_layer, load.last_layer});
+  const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer,
+                               load.weight_bits};
+  auto from = wire::LoadedFrom::kMemory;
+
+  auto report = [&](wire::LoadPhase phase, uint64_t done, uint64_t total) {
+    session.phase = static_cast<uint8_t>(phase);
+    session.done = done;
+    session.total = total;
+    return !session.gone;
+  };
+  auto loader = [&]() -> Result<std::unique_ptr<model::Stage>> {
+    const StageLoader& load_function = options.load ? options.load : &model::Stage::load;
+    const auto progress = [&](uint64_t done, uint64_t total) {
+      return report(wire::LoadPhase::kLoading, done, total);
+    };
+    if (library != nullptr) {
+      auto checkpoint =
+          library->find(manifest, options.threads, [&](uint64_t done, uint64_t total) {
+            return report(wire::LoadPhase::kSearching, done, total);
+          });
+      if (checkpoint.ok()) {
+        from = wire::LoadedFrom::kLibrary;
+        return load_function(config, stage_options, **checkpoint, progress);
+      }
+      if (checkpoint.error().kind == ErrorKind::kCancelled) return checkpoint.error();
+    }
+    from = wire::LoadedFrom::kHost;
+    StreamSource source(session, manifest);
+    return load_function(config, stage_options, source, progress);
+  };
+  TANDEM_ASSIGN(session.lease,
+                cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,
+                              loader, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
+  const uint64_t kv =
+      model::kv_bytes_per_position(config, load.first_layer, load.last_layer) * load.context *
+      load.sequences;
+  TANDEM_ASSIGN(session.kv, cache.reserve(kv, "a KV cache of " + std::to_string(load.context) +
+                                                  " positions for " + layers));
+  return wire::Ready{session.lease.stage->stage->bytes(), kv, session.streamed, from};
+}
+
+}  // namespace
+
+void load_session(Session& session, StageCache& cache, const WorkerOptions& options,
+                  const weights::ModelLibrary* library) {
+  const auto ready = load_stage(session, cache, options, library);
+  session.request.manifest = {};
+  session.request.config_json = {};
+  if (session.gone) {
+    // Nobody waits for an answer. The memory goes back now, not when the last reference does.
+    session.kv = {};
+    session.lease = {};
+    return;
+  }
+  if (ready.ok()) {
+    session.ready = true;
+    session.loading = false;
+    session.tell(wire::Type::kReady, ready->encode());
+  } else {
+    session.lease = {};
+    session.loading = false;
+    session.refuse(ready.error());
+  }
+  if (options.log) {
+    options.log(session.peer + ": layers " +
+                text({session.request.first_layer, session.request.last_layer}) +
+                (ready.ok() ? " ready" : ": " + ready.error().message));
+  }
+}
+
+Result<wire::Connection::Place> place_chunk(TensorInbox& inbox, uint32_t length) {
+  const std::lock_guard lock(inbox.mutex);
+  if (inbox.buffer == nullptr || length == 0 || length > inbox.size - inbox.received) {
+    return invalid("a tensor chunk of " + std::to_string(length) + " bytes that nobody asked for");
+  }
+  return wire::Connection::Place{std::span(inbox.buffer.get() + inbox.received, length), {}};
+}
+
+void chunk_arrived(TensorInbox& inbox, uint32_t length) {
+  const std::lock_guard lock(inbox.mutex);
+  inbox.received += length;
+  inbox.changed.notify_all();
+}
+
+void fail_inbox(TensorInbox& inbox, Error error) {
+  const std::lock_guard lock(inbox.mutex);
+  if (inbox.failure.ok()) inbox.failure = std::move(error);
+  inbox.changed.notify_all();
+}
+
+}  // namespace tandem::ring

@@ -1,0 +1,162 @@
+// The payloads of frames other than kStates and kTensorChunk. Each struct is written by encode()
+// and read by its decode(), which fails on anything that encode() can't have written: short, long,
+// or with a value out of its range. Texts are a u32 length and UTF-8 bytes, cut by encode() to the
+// limit. Fields are in the order of the struct; docs/wire.md has the grammar.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/result.h"
+#include "wire/frame.h"
+
+namespace tandem::wire {
+
+using Bytes = std::vector<std::byte>;
+/// Proof that a link was announced by the host of its ring: 128 random bits.
+using Key = std::array<uint8_t, 16>;
+
+enum class Role : uint8_t {
+  kHost = 1,   ///< the connection that a host loads and watches a worker through
+  kLinkIn = 2,   ///< brings hidden states to the stage that expects `key`
+  kLinkOut = 3,  ///< fetches hidden states from the stage that expects `key`
+};
+
+/// The two versions come first and stay first in all versions, so that any two programs can tell
+/// each other why they don't fit.
+struct Hello {
+  uint32_t protocol = kProtocolVersion;
+  uint32_t contract = 0;  ///< version of the arithmetic contract
+  Role role = Role::kHost;
+  Key key{};             ///< zero for a host
+  std::string software;  ///< for people, at most 64 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Hello> decode(std::span<const std::byte> bytes);
+};
+
+struct Welcome {
+  uint32_t protocol = kProtocolVersion;
+  uint32_t contract = 0;
+  uint32_t threads = 0;
+  uint64_t memory_limit = 0;  ///< bytes for weights and KV caches; 0 is no limit
+  uint64_t memory_free = 0;   ///< of them not in use; 0 if no limit
+  std::string software;       ///< at most 64 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Welcome> decode(std::span<const std::byte> bytes);
+};
+
+struct Refusal {
+  ErrorKind kind = ErrorKind::kInvalid;
+  std::string reason;  ///< at most 2,000 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Refusal> decode(std::span<const std::byte> bytes);
+};
+
+/// What a stage is. `manifest` is weights::Manifest's canonical form; its SHA-256 must be
+/// `model_hash`, and that of `config_json` must be the one that the manifest names.
+struct Load {
+  Digest model_hash{};
+  uint32_t first_layer = 0;
+  uint32_t last_layer = 0;  ///< one past the last
+  uint8_t weight_bits = 8;  ///< 8 or 4
+  uint32_t context = 0;     ///< positions that each sequence may grow to
+  uint32_t sequences = 1;   ///< 1 to 64
+  std::string config_json;  ///< at most 1 MiB
+  Bytes manifest;           ///< at most 16 MiB
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Load> decode(std::span<const std::byte> bytes);
+};
+
+enum class LoadPhase : uint8_t {
+  kWaiting = 0,   ///< for another client's load of the same stage
+  kSearching = 1,  ///< hashing folders under --models
+  kLoading = 2,   ///< reading and quantizing the layers' tensors
+};
+
+struct Progress {
+  LoadPhase phase = LoadPhase::kWaiting;
+  uint64_t done = 0;  ///< bytes
+  uint64_t total = 0;
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Progress> decode(std::span<const std::byte> bytes);
+};
+
+enum class LoadedFrom : uint8_t { kMemory = 0, kLibrary = 1, kHost = 2 };
+
+struct Ready {
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;      ///< reserved for the session's sequences
+  uint64_t streamed = 0;      ///< bytes of tensors that came over the connection
+  LoadedFrom from = LoadedFrom::kMemory;
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Ready> decode(std::span<const std::byte> bytes);
+};
+
+/// From now on the stage takes a link in that proves `in`, and a link out that proves `out`.
+struct Activate {
+  Key in{};
+  Key out{};
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Activate> decode(std::span<const std::byte> bytes);
+};
+
+struct Dial {
+  Key key{};            ///< the next stage's `in`
+  std::string address;  ///< HOST:PORT, at most 300 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Dial> decode(std::span<const std::byte> bytes);
+};
+
+/// Who is to blame for a lap that failed, as far as the one who tells can see.
+enum class Blame : uint8_t {
+  kSelf = 0,      ///< this stage could not compute
+  kUpstream = 1,  ///< what came in was nonsense, or the link in broke
+  kDownstream = 2,  ///< the link out broke
+  kRequest = 3,   ///< the lap asked for something that the stage must refuse
+};
+
+struct Trouble {
+  Blame blame = Blame::kSelf;
+  ErrorKind kind = ErrorKind::kPeer;
+  bool link_lost = false;  ///< the cause is a closed link, whose other end may know more
+  std::string text;        ///< at most 2,000 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Trouble> decode(std::span<const std::byte> bytes);
+};
+
+/// Counters since the session's last Activate. A stage with received > sent and no pass under way
+/// has lost a frame.
+struct Pong {
+  uint64_t passes = 0;         ///< all passes that the worker's compute thread has finished
+  uint64_t received = 0;       ///< frames that reached this session's stage
+  uint64_t sent = 0;           ///< frames that it handed on, or dropped behind a fence
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  uint32_t median_us = 0;      ///< median time of the session's last 64 passes
+  uint32_t pass_ms = 0;        ///< how long the pass under way has run; 0 if none is
+  uint32_t allowed_ms = 0;     ///< how long it may
+  uint8_t busy = 0;            ///< 1 while a pass of any session is under way
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Pong> decode(std::span<const std::byte> bytes);
+};
+
+/// A kNeedTensor's payload: a tensor's name of 1 to 512 bytes.
+Result<std::string_view> decode_tensor_name(std::span<const std::byte> bytes);
+
+}  // namespace tandem::wire

@@ -1,0 +1,166 @@
+// TCP for frames: addresses, listening, connecting, and a connection that reads and writes whole
+// frames without blocking.
+//
+// Plain non-blocking sockets and poll(), not Boost.Asio: the shortest hop is a thread that waits on
+// the socket itself, computes, and writes the next frame, so nothing here may own an event loop.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "wire/frame.h"
+
+namespace tandem::wire {
+
+using Clock = std::chrono::steady_clock;
+
+struct Address {
+  std::string host;  ///< a name or a numeric address; IPv6 without brackets
+  uint16_t port = 0;
+
+  /// "HOST:PORT", with brackets around an IPv6 address.
+  [[nodiscard]] std::string text() const;
+};
+/// Reads "HOST:PORT" or "[IPV6]:PORT". Error: kInvalid.
+Result<Address> parse_address(std::string_view text);
+
+/// Owns a file descriptor.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept;
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket();
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Connects within `timeout`, trying every address that the name has. The socket is non-blocking,
+/// with TCP_NODELAY and keep-alive. Errors: kPeer (names the address), kNotFound (unknown name).
+Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout);
+
+class Listener {
+ public:
+  /// Binds and listens; port 0 lets the system choose. Errors: kIo, kNotFound.
+  static Result<Listener> open(const Address& address);
+  /// The next client, or nothing if none waits. Error: kIo (out of descriptors: try later).
+  Result<std::optional<Socket>> accept();
+  /// The address bound, with the port that was chosen.
+  [[nodiscard]] const Address& address() const { return address_; }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+
+ private:
+  Socket socket_;
+  Address address_;
+};
+
+/// Wakes a thread out of poll(). Any thread may call wake().
+class Wake {
+ public:
+  Wake();
+  void wake() const;
+  /// Takes back all wakes so far.
+  void clear() const;
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+
+ private:
+  Socket socket_;
+};
+
+/// One TCP connection that carries frames. Reading is for one thread at a time, sending for any.
+class Connection {
+ public:
+  enum class Step {
+    kNothing,  ///< no whole frame yet; poll and call again
+    kFrame,    ///< header() and the places hold a frame
+    kClosed,   ///< the peer closed between two frames
+  };
+  /// Where a payload goes: the first header.length bytes of two buffers after each other.
+  using Place = std::array<std::span<std::byte>, 2>;
+  /// Asked once a header is read and checked. Returns places of header.length bytes in all, which
+  /// stay valid until the frame is complete, or an error to refuse the frame.
+  using Placer = std::function<Result<Place>(const Header&)>;
+
+  explicit Connection(Socket socket) : socket_(std::move(socket)) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() = default;
+
+  /// Reads as much of one frame as there is. Errors: kInvalid (not a frame, or refused by
+  /// `placer`), kPeer (closed within a frame, reset).
+  Result<Step> read(const Placer& placer);
+  [[nodiscard]] const Header& header() const { return header_; }
+  /// A placer's answer that puts the payload into payload().
+  Place to_payload(const Header& header);
+  [[nodiscard]] const std::vector<std::byte>& payload() const { return payload_; }
+
+  /// Writes one frame with one system call: header.length is set to the sizes of `first` and
+  /// `second`. What the socket does not take at once is copied and stays pending(), for flush().
+  /// Errors: kPeer (closed, or more than kMaxPending bytes pending).
+  Status send(Header header, std::span<const std::byte> first = {},
+              std::span<const std::byte> second = {});
+  [[nodiscard]] bool pending() const { return pending_.load(std::memory_order_acquire); }
+  /// Writes what is pending as far as the socket takes it. Error: kPeer.
+  Status flush();
+
+  /// Sends, and waits until all of it is with the system. Errors: kPeer.
+  Status send_until(Clock::time_point deadline, Header header,
+                    std::span<const std::byte> first = {}, std::span<const std::byte> second = {});
+  /// Waits for one frame, of which the payload goes to payload() if it has at most `limit` bytes.
+  /// Errors: kInvalid, kPeer (closed, or silent until `deadline`).
+  Result<Header> receive_until(Clock::time_point deadline, uint32_t limit);
+
+  /// Ends both directions; whoever polls the socket wakes up. Any thread.
+  void shutdown() const;
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  [[nodiscard]] uint64_t bytes_in() const { return bytes_in_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t bytes_out() const { return bytes_out_.load(std::memory_order_relaxed); }
+  /// The peer's address for messages, "127.0.0.1:4000".
+  [[nodiscard]] std::string peer() const;
+
+  static constexpr size_t kMaxPending = size_t{4} << 20;
+
+ private:
+  Result<ssize_t> receive(std::span<std::byte> first, std::span<std::byte> second);
+
+  Socket socket_;
+  std::array<std::byte, kHeaderBytes> head_{};
+  size_t have_ = 0;  ///< bytes of head_ and payload read
+  Header header_;
+  Place place_{};
+  std::vector<std::byte> payload_;
+  std::atomic<uint64_t> bytes_in_{0};
+  std::atomic<uint64_t> bytes_out_{0};
+
+  std::mutex mutex_;  ///< guards queue_, queued_ and writing
+  std::vector<std::byte> queue_;
+  size_t sent_ = 0;  ///< bytes of queue_ written
+  std::atomic<bool> pending_{false};
+};
+
+/// Waits until `fd` can be read (or written, if `write`), or `deadline` passes; false then.
+bool wait_for(int fd, bool write, Clock::time_point deadline);
+
+/// Milliseconds from now until `deadline` for poll(): rounded up, at least 0.
+int poll_timeout(Clock::time_point deadline);
+
+}  // namespace tandem::wire
