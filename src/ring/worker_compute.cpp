@@ -29,6 +29,7 @@ struct WorkerCompute::Lane {
   std::shared_ptr<wire::Connection> in;
   std::shared_ptr<wire::Connection> out;
   bool to_host = false;
+  uint64_t activation = 0;
   std::vector<State> states;
   model::HiddenStates hidden;
   std::array<uint32_t, 64> times{};  ///< microseconds of the last passes
@@ -117,6 +118,7 @@ void WorkerCompute::obey() {
           lane->session = command.session;
           lane->states.resize(session.request.sequences);
         }
+        lane->activation = command.activation;
         lane->in.reset();
         lane->out.reset();
         for (auto& state : lane->states) {
@@ -128,12 +130,12 @@ void WorkerCompute::obey() {
         break;
       }
       case Command::Kind::kLinkIn:
-        if (lane != nullptr && command.activation == session.activation) {
+        if (lane != nullptr && command.activation == lane->activation) {
           lane->in = std::move(command.link);
         }
         break;
       case Command::Kind::kLinkOut:
-        if (lane != nullptr && command.activation == session.activation) {
+        if (lane != nullptr && command.activation == lane->activation) {
           lane->out = std::move(command.link);
           lane->to_host = command.to_host;
           const std::lock_guard lock(session.out_mutex);
@@ -172,7 +174,8 @@ void WorkerCompute::loop() {
 
 void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error) {
   lane.session->tell(wire::Type::kTrouble,
-                     wire::Trouble{blame, error.kind, link_lost, error.message}.encode());
+                     wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}
+                         .encode());
   // Whatever follows on these links belongs to a lap that is lost.
   lane.in.reset();
   lane.out.reset();

@@ -296,7 +296,7 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session,
       session->in_key = activate.in;
       session->out_key = activate.out;
       session->activated = true;
-      session->activation.fetch_add(1);
+      session->activation = activate.number;
       compute_->activate(session);
       session->tell(wire::Type::kActivated);
       return {};
@@ -312,8 +312,8 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session,
   }
 }
 
-void WorkerEngine::dial(std::shared_ptr<Session> session, const wire::Dial& request) {
-  tasks_.run([this, session = std::move(session), request, activation = session->activation.load()] {
+void WorkerEngine::dial(const std::shared_ptr<Session>& session, const wire::Dial& request) {
+  tasks_.run([this, session, request, activation = session->activation.load()] {
     const auto deadline = wire::Clock::now() + kDialTimeout;
     auto attempt = [&]() -> Result<std::shared_ptr<wire::Connection>> {
       TANDEM_ASSIGN(const wire::Address address, wire::parse_address(request.address));

@@ -51,7 +51,7 @@ class WorkerEngine {
   bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
   bool listen_to(const std::shared_ptr<Session>& session);
   Status dispatch(const std::shared_ptr<Session>& session, const wire::Header& header);
-  void dial(std::shared_ptr<Session> session, const wire::Dial& dial);
+  void dial(const std::shared_ptr<Session>& session, const wire::Dial& request);
   bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);
   void tick();

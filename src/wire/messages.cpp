@@ -206,6 +206,7 @@ Result<Ready> Ready::decode(std::span<const std::byte> bytes) {
 
 Bytes Activate::encode() const {
   ByteWriter writer;
+  writer.write(number);
   put(writer, in);
   put(writer, out);
   return writer.release();
@@ -214,6 +215,7 @@ Bytes Activate::encode() const {
 Result<Activate> Activate::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   Activate activate;
+  activate.number = reader.read<uint64_t>();
   get(reader, activate.in);
   get(reader, activate.out);
   if (!reader.finished()) return malformed("activate");
@@ -238,6 +240,7 @@ Result<Dial> Dial::decode(std::span<const std::byte> bytes) {
 
 Bytes Trouble::encode() const {
   ByteWriter writer;
+  writer.write(activation);
   writer.write(static_cast<uint8_t>(blame));
   writer.write(static_cast<uint8_t>(kind));
   writer.write(static_cast<uint8_t>(link_lost ? 1 : 0));
@@ -248,6 +251,7 @@ Bytes Trouble::encode() const {
 Result<Trouble> Trouble::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   Trouble trouble;
+  trouble.activation = reader.read<uint64_t>();
   const auto blame = reader.read<uint8_t>();
   const bool known = read_kind(reader, trouble.kind);
   const auto lost = reader.read<uint8_t>();

@@ -106,6 +106,7 @@ struct Ready {
 
 /// From now on the stage takes a link in that proves `in`, and a link out that proves `out`.
 struct Activate {
+  uint64_t number = 0;  ///< of this activation, for Trouble; rises
   Key in{};
   Key out{};
 
@@ -130,6 +131,7 @@ enum class Blame : uint8_t {
 };
 
 struct Trouble {
+  uint64_t activation = 0;  ///< the Activate under which it happened
   Blame blame = Blame::kSelf;
   ErrorKind kind = ErrorKind::kPeer;
   bool link_lost = false;  ///< the cause is a closed link, whose other end may know more

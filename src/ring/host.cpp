@@ -1,0 +1,206 @@
+#include "ring/host.h"
+
+#include <utility>
+
+#include "ring/host_state.h"
+
+namespace tandem::ring {
+namespace {
+
+constexpr size_t kMaxMarks = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<Ring>> Ring::open(RingOptions options) {
+  auto state = std::make_unique<RingState>(std::move(options));
+  TANDEM_TRY(state->open());
+  return std::unique_ptr<Ring>(new Ring(std::move(state)));
+}
+
+Ring::Ring(std::unique_ptr<RingState> state) : state_(std::move(state)) {}
+Ring::~Ring() = default;
+
+Result<model::HiddenStates> Ring::forward(model::HiddenStates hidden, uint32_t position,
+                                          uint32_t want) {
+  return state_->forward(std::move(hidden), position, want);
+}
+Status Ring::rollback(uint32_t length) { return state_->rollback(length); }
+Status Ring::reset() { return state_->reset(); }
+uint32_t Ring::length() const { return state_->length(); }
+Status Ring::save(uint32_t slot) { return state_->mark(wire::Control::kSave, slot); }
+Status Ring::restore(uint32_t slot) { return state_->mark(wire::Control::kRestore, slot); }
+Status Ring::drop(uint32_t slot) { return state_->mark(wire::Control::kDrop, slot); }
+std::vector<StageReport> Ring::stages() { return state_->stages(); }
+
+Status RingState::alive() const {
+  if (failure_) return *failure_;
+  if (monitor_ != nullptr && monitor_->failed()) return *monitor_->failure();
+  return {};
+}
+
+void RingState::fence() {
+  wire::Header header;
+  header.type = wire::Type::kFence;
+  header.lap = lap_;
+  for (const auto& peer : peers_) {
+    // A peer that can't be told is found by the monitor.
+    if (peer->control != nullptr) (void)peer->control->send(header).ok();
+  }
+}
+
+Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t position,
+                                           uint32_t want, wire::Control control,
+                                           uint32_t argument) {
+  LapOptions options;
+  options.number = ++lap_;
+  options.position = position;
+  options.want = want;
+  options.control = control;
+  options.argument = argument;
+  options.batch = options_.batch;
+  options.in_flight = options_.in_flight;
+  options.width = options_.config.hidden_size;
+  options.cancel = options_.cancel;
+  monitor_->begin();
+  auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
+  monitor_->end();
+  if (!result.ok()) {
+    fence();
+    if (result.error().kind != ErrorKind::kCancelled) failure_ = result.error();
+  }
+  return result;
+}
+
+Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint32_t position,
+                                               uint32_t want) {
+  TANDEM_TRY(alive());
+  const uint32_t tokens = hidden.tokens();
+  const uint64_t width = options_.config.hidden_size;
+  if (hidden.width != width || hidden.values.size() != tokens * width) {
+    return invalid("hidden states of width " + std::to_string(hidden.width) +
+                   ", the model's is " + std::to_string(width));
+  }
+  if (want > tokens) {
+    return invalid("wants the last " + std::to_string(want) + " of " + std::to_string(tokens) +
+                   " tokens");
+  }
+  if (position != length_) {
+    return invalid("asked to continue at position " + std::to_string(position) +
+                   ", the ring holds " + std::to_string(length_));
+  }
+  if (tokens > options_.context - position) {
+    return invalid(std::to_string(tokens) + " tokens from position " + std::to_string(position) +
+                   " pass the context of " + std::to_string(options_.context));
+  }
+  if (tokens == 0) return hidden;
+  auto result = lap(std::move(hidden), position, want, pending_, pending_length_);
+  if (result.ok()) {
+    pending_ = wire::Control::kNone;
+    length_ += tokens;
+    return result;
+  }
+  if (result.error().kind == ErrorKind::kCancelled) {
+    for (const auto& station : own_) {
+      // Shorter if the lap had not come that far.
+      if (station->sequence->length() > position) TANDEM_TRY(station->sequence->rollback(position));
+    }
+    // A worker may or may not have seen the lap's control, so it is repeated.
+    if (pending_ != wire::Control::kReset) pending_ = wire::Control::kRollback;
+    pending_length_ = position;
+  }
+  return result;
+}
+
+Status RingState::rollback(uint32_t length) {
+  TANDEM_TRY(alive());
+  if (length > length_) {
+    return invalid("asked to roll back to " + std::to_string(length) +
+                   " positions, the ring holds " + std::to_string(length_));
+  }
+  if (length == length_) return {};
+  for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(length));
+  std::erase_if(marks_, [&](const auto& mark) { return mark.second > length; });
+  length_ = length;
+  // What was to be rolled back before is rolled back by this as well; a reset stays one.
+  if (pending_ != wire::Control::kReset) pending_ = wire::Control::kRollback;
+  pending_length_ = length;
+  return {};
+}
+
+Status RingState::mark(wire::Control control, uint32_t slot) {
+  TANDEM_TRY(alive());
+  if (control == wire::Control::kSave) {
+    if (marks_.size() >= kMaxMarks && !marks_.contains(slot)) {
+      return invalid("more than " + std::to_string(kMaxMarks) + " checkpoints");
+    }
+  } else if (!marks_.contains(slot)) {
+    return invalid("no checkpoint " + std::to_string(slot));
+  }
+  // What is pending comes first: it may change the length that is to be saved.
+  if (pending_ != wire::Control::kNone) {
+    TANDEM_TRY(lap({}, length_, 0, pending_, pending_length_));
+    pending_ = wire::Control::kNone;
+  }
+  TANDEM_TRY(lap({}, length_, 0, control, slot));
+  if (control == wire::Control::kSave) {
+    marks_[slot] = length_;
+  } else if (control == wire::Control::kDrop) {
+    marks_.erase(slot);
+  } else {
+    const uint32_t length = marks_[slot];
+    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(length));
+    std::erase_if(marks_, [&](const auto& entry) { return entry.second > length; });
+    length_ = length;
+  }
+  return {};
+}
+
+Status RingState::reset() {
+  if (alive().ok()) {
+    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
+    marks_.clear();
+    length_ = 0;
+    pending_ = wire::Control::kReset;
+    pending_length_ = 0;
+    return {};
+  }
+  return establish();
+}
+
+std::vector<StageReport> RingState::stages() {
+  std::vector<wire::Pong> counters;
+  if (monitor_ != nullptr) counters = monitor_->counters();
+  std::vector<StageReport> reports;
+  for (const Station* station : stations_) {
+    if (station->local()) {
+      StageReport report;
+      report.peer = "host";
+      report.layers = station->layers;
+      report.weight_bytes = station->stage->bytes();
+      report.kv_bytes = station->sequence->bytes();
+      report.ms_per_pass = station->pass_ms.median();
+      reports.push_back(report);
+      continue;
+    }
+    for (const Peer* peer : station->peers) {
+      StageReport report;
+      report.peer = peer->worker.address;
+      report.layers = peer->worker.layers;
+      report.weight_bytes = peer->ready.weight_bytes;
+      report.kv_bytes = peer->ready.kv_bytes;
+      report.load_bytes = peer->ready.streamed;
+      report.hop_ms = station->hop_ms.median();
+      report.relayed = peer->relayed;
+      for (size_t i = 0; i < counters.size(); ++i) {
+        if (peers_[i].get() != peer) continue;
+        report.ms_per_pass = counters[i].median_us * 1e-3;
+        report.bytes_received = counters[i].bytes_in;
+        report.bytes_sent = counters[i].bytes_out;
+      }
+      reports.push_back(report);
+    }
+  }
+  return reports;
+}
+
+}  // namespace tandem::ring

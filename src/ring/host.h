@@ -1,0 +1,125 @@
+// The host's side of a ring: a model's layers, spread over workers and the host itself, as one
+// function from hidden states to hidden states.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/hidden.h"
+#include "model/stage.h"
+#include "ring/plan.h"
+#include "ring/worker.h"
+#include "weights/manifest.h"
+#include "weights/source.h"
+
+namespace tandem::ring {
+
+struct RingWorker {
+  std::string address;  ///< HOST:PORT
+  LayerRange layers;
+};
+
+/// What a device does while the ring opens.
+struct LoadEvent {
+  enum class Phase { kConnecting, kWaiting, kSearching, kLoading, kReady };
+  std::string peer;  ///< the worker's address, or "host"
+  LayerRange layers;
+  Phase phase = Phase::kConnecting;
+  uint64_t done = 0;  ///< bytes, of kSearching and kLoading
+  uint64_t total = 0;
+};
+
+struct RingOptions {
+  std::string config_json;
+  model::ModelConfig config;
+  /// The model's content; needed if there are workers. Only read by Ring::open and recovery.
+  const weights::Manifest* manifest = nullptr;
+  /// Where the host's layers are read from, and those of workers that don't have the model. Must
+  /// outlive the ring.
+  weights::TensorSource* source = nullptr;
+  /// In the order of their layers. Layers that none of them has are the host's.
+  std::vector<RingWorker> workers;
+  /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.
+  model::StageOptions local;
+  StageLoader load;       ///< of the host's own stages; empty: model::Stage::load
+  uint32_t context = 0;   ///< positions to reserve KV caches for; 0 is the model's context
+  uint32_t batch = 32;    ///< tokens in one frame, 1 to 4,096
+  uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
+  /// Called from several threads, by one at a time. May be empty.
+  std::function<void(const LoadEvent&)> progress;
+  /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// One stage of the ring, in the order of the layers.
+struct StageReport {
+  std::string peer;  ///< the worker's address, or "host"
+  LayerRange layers;
+  uint64_t weight_bytes = 0;
+  uint64_t kv_bytes = 0;       ///< reserved on a worker; held by the host
+  uint64_t load_bytes = 0;     ///< tensor bytes that the host sent it; 0 if it had them
+  double ms_per_pass = 0;      ///< median of the last 64 passes
+  /// Median time of one hop towards this stage beyond the stages' compute, over laps of one frame;
+  /// measured per run of workers, and the same for each of its hops. 0 for the host.
+  double hop_ms = 0;
+  uint64_t bytes_received = 0;  ///< on its links, since the links were made
+  uint64_t bytes_sent = 0;
+  bool relayed = false;  ///< its output goes through the host, since it can't reach the next stage
+};
+
+class RingState;
+
+/// Not thread-safe. Threads of its own watch the workers between calls.
+///
+/// After a failure (any error of forward(), save(), restore(), drop() but kInvalid and kCancelled)
+/// the caches of the stages no longer agree, and every call fails with the same error until reset()
+/// has put the ring together again.
+class Ring {
+ public:
+  /// Connects to all workers at once, has them load their layers while the host loads its own, links
+  /// the stages and proves the ring by a pass through it. Without workers there are no sockets.
+  /// Errors name the worker: kPeer (unreachable, silent, refused), kInvalid (options), kCancelled,
+  /// and what loading fails with.
+  static Result<std::unique_ptr<Ring>> open(RingOptions options);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  /// Runs all layers over the tokens of `hidden`, the first of which is at `position`, which must be
+  /// length(). Returns the hidden states of the last `want` tokens (0 to hidden.tokens()).
+  /// Errors: kInvalid (arguments; nothing has changed), kCancelled (the ring is as before the call),
+  /// kPeer (names the worker and the cause), or a failure of the host's own stage.
+  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position,
+                                      uint32_t want);
+  /// Forgets the positions from `length` on; costs nothing until the next forward().
+  /// Error: kInvalid if length() is less.
+  Status rollback(uint32_t length);
+  /// Forgets all positions and checkpoints. After a failure: reconnects to the workers that failed,
+  /// links and proves the ring anew. Errors as open().
+  Status reset();
+  /// Positions held.
+  [[nodiscard]] uint32_t length() const;
+
+  /// Remembers the present length as checkpoint `slot`, goes back to it, forgets it. A checkpoint is
+  /// lost once the ring is rolled back to before it. At most 64. Errors: kInvalid (no such
+  /// checkpoint, too many), and those of forward().
+  Status save(uint32_t slot);
+  Status restore(uint32_t slot);
+  Status drop(uint32_t slot);
+
+  /// Asks the workers for their counters. A worker that does not answer within a second is reported
+  /// with the last ones known.
+  [[nodiscard]] std::vector<StageReport> stages();
+
+ private:
+  explicit Ring(std::unique_ptr<RingState> state);
+  std::unique_ptr<RingState> state_;
+};
+
+}  // namespace tandem::ring

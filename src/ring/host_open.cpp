@@ -1,0 +1,274 @@
+// How a ring is put together: loading, linking, proving; at first and after a failure.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "ring/host_state.h"
+
+namespace tandem::ring {
+namespace {
+
+Status random_key(wire::Key& key) {
+  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) {
+    return Error{ErrorKind::kIo, "the system gives no random bytes"};
+  }
+  return {};
+}
+
+}  // namespace
+
+RingState::~RingState() {
+  monitor_.reset();
+  for (const auto& peer : peers_) {
+    if (peer->control != nullptr) (void)peer->control->send({.type = wire::Type::kBye}).ok();
+  }
+}
+
+Status RingState::check_options() {
+  const uint32_t layers = options_.config.layers;
+  std::vector<LayerRange> ranges;
+  for (const RingWorker& worker : options_.workers) ranges.push_back(worker.layers);
+  TANDEM_TRY(check_split(ranges, layers));
+  if (options_.context == 0) options_.context = options_.config.context;
+  if (options_.context > options_.config.context) {
+    return invalid("a context of " + std::to_string(options_.context) +
+                   " positions, the model has " + std::to_string(options_.config.context));
+  }
+  if (options_.batch < 1 || options_.batch > wire::kMaxFrameTokens) {
+    return invalid("batches of " + std::to_string(options_.batch) + " tokens, expected 1 to " +
+                   std::to_string(wire::kMaxFrameTokens));
+  }
+  if (options_.in_flight < 1 || options_.in_flight > 256) {
+    return invalid(std::to_string(options_.in_flight) + " frames in flight, expected 1 to 256");
+  }
+  if (options_.source == nullptr || (options_.manifest == nullptr && !ranges.empty())) {
+    return invalid("a ring needs the model's tensors, and their manifest if it has workers");
+  }
+  return {};
+}
+
+Status RingState::open() {
+  TANDEM_TRY(check_options());
+  for (const RingWorker& worker : options_.workers) {
+    peers_.push_back(std::make_unique<Peer>(worker));
+  }
+  return establish();
+}
+
+PeerModel RingState::peer_model() {
+  PeerModel model;
+  // Without workers there may be no manifest, and no need of one.
+  if (options_.manifest != nullptr) {
+    model.load.manifest = options_.manifest->serialize();
+    model.load.model_hash = sha256(model.load.manifest);
+  }
+  model.load.config_json = options_.config_json;
+  model.load.weight_bits = static_cast<uint8_t>(options_.local.weights);
+  model.load.context = options_.context;
+  model.config = &options_.config;
+  model.source = options_.source;
+  model.progress = [this](const LoadEvent& event) {
+    if (!options_.progress) return;
+    const std::lock_guard lock(progress_mutex_);
+    options_.progress(event);
+  };
+  model.cancel = options_.cancel;
+  model.give_up = &give_up_;
+  return model;
+}
+
+Status RingState::load_local() {
+  if (!own_.empty()) return {};
+  std::vector<std::unique_ptr<Station>> own;
+  uint32_t first = 0;
+  auto load = [&](uint32_t last) -> Status {
+    if (first == last) return {};
+    auto station = std::make_unique<Station>();
+    station->layers = {first, last};
+    model::StageOptions stage = options_.local;
+    stage.first_layer = first;
+    stage.last_layer = last;
+    const auto progress = peer_model().progress;
+    const StageLoader& loader = options_.load ? options_.load : &model::Stage::load;
+    auto loaded = loader(options_.config, stage, *options_.source,
+                         [&](uint64_t done, uint64_t total) {
+                           progress({"host", {first, last}, LoadEvent::Phase::kLoading, done, total});
+                           return !give_up_ && (options_.cancel == nullptr || !*options_.cancel);
+                         });
+    if (!loaded.ok()) return loaded.error().in("the host's layers " + text(station->layers));
+    station->stage = std::move(*loaded);
+    progress({"host", {first, last}, LoadEvent::Phase::kReady, station->stage->bytes(),
+              station->stage->bytes()});
+    own.push_back(std::move(station));
+    return {};
+  };
+  for (const RingWorker& worker : options_.workers) {
+    TANDEM_TRY(load(worker.layers.first));
+    first = worker.layers.last;
+  }
+  TANDEM_TRY(load(options_.config.layers));
+  own_ = std::move(own);
+  return {};
+}
+
+Status RingState::connect() {
+  give_up_ = false;
+  const PeerModel model = peer_model();
+  std::vector<std::pair<Peer*, Status>> openings;
+  for (const auto& peer : peers_) {
+    if (!peer->healthy) openings.emplace_back(peer.get(), Status());
+  }
+  std::vector<std::thread> threads;
+  threads.reserve(openings.size());
+  for (auto& opening : openings) {
+    threads.emplace_back([&model, &opening, this] {
+      opening.second = opening.first->open(model);
+      if (!opening.second.ok()) give_up_ = true;
+    });
+  }
+  const Status local = load_local();
+  if (!local.ok()) give_up_ = true;
+  for (std::thread& thread : threads) thread.join();
+  // The cause first, then those that were only told to stop.
+  auto worth_telling = [&](const Status& status) {
+    return !status.ok() && status.error().kind != ErrorKind::kCancelled;
+  };
+  if (worth_telling(local)) return local;
+  for (const auto& [peer, status] : openings) {
+    if (worth_telling(status)) return status;
+  }
+  TANDEM_TRY(local);
+  for (const auto& [peer, status] : openings) TANDEM_TRY(status);
+  return {};
+}
+
+Status RingState::activate_all() {
+  ++activation_;
+  keys_.assign(peers_.size(), {});
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = *peers_[i];
+    peer.upstream = peer.downstream = nullptr;
+    peer.relayed = false;
+    keys_[i].number = activation_;
+    TANDEM_TRY(random_key(keys_[i].in));
+    TANDEM_TRY(random_key(keys_[i].out));
+    if (const Status status = peer.send_activate(keys_[i]); !status.ok()) {
+      peer.healthy = false;
+      return peer.blame(status.error());
+    }
+  }
+  for (const auto& peer : peers_) {
+    if (const Status status = peer->await_activated(); !status.ok()) {
+      peer->healthy = false;
+      return peer->blame(status.error());
+    }
+  }
+  return {};
+}
+
+Status RingState::link_station(Station& station) {
+  auto key_of = [&](const Peer* wanted) -> const wire::Activate& {
+    const auto at = std::find_if(peers_.begin(), peers_.end(),
+                                 [&](const auto& peer) { return peer.get() == wanted; });
+    return keys_[static_cast<size_t>(at - peers_.begin())];
+  };
+  Peer& first = *station.peers.front();
+  Peer& last = *station.peers.back();
+  auto in = first.link(wire::Role::kLinkIn, key_of(&first).in);
+  if (!in.ok()) {
+    first.healthy = false;
+    return in.error();
+  }
+  station.in = std::move(*in);
+  auto out = last.link(wire::Role::kLinkOut, key_of(&last).out);
+  if (!out.ok()) {
+    last.healthy = false;
+    return out.error();
+  }
+  station.out = std::move(*out);
+  return {};
+}
+
+Status RingState::link() {
+  stations_.clear();
+  remote_.clear();
+  TANDEM_TRY(activate_all());
+  size_t own = 0;
+  uint32_t layer = 0;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = *peers_[i];
+    bool direct = false;
+    if (peer.worker.layers.first > layer || i == 0) {
+      if (peer.worker.layers.first > layer) stations_.push_back(own_[own++].get());
+    } else {
+      Peer& before = *peers_[i - 1];
+      const Status dialed = before.dial({keys_[i].in, peer.worker.address}, before.relayed);
+      direct = dialed.ok();
+      if (!direct && !before.relayed) {
+        before.healthy = false;
+        return before.blame(dialed.error());
+      }
+    }
+    if (direct) {
+      peers_[i - 1]->downstream = &peer;
+      peer.upstream = peers_[i - 1].get();
+    } else {
+      remote_.push_back(std::make_unique<Station>());
+      stations_.push_back(remote_.back().get());
+      stations_.back()->layers.first = peer.worker.layers.first;
+    }
+    stations_.back()->peers.push_back(&peer);
+    stations_.back()->layers.last = peer.worker.layers.last;
+    layer = peer.worker.layers.last;
+  }
+  if (own < own_.size()) stations_.push_back(own_[own].get());
+  for (const auto& station : remote_) TANDEM_TRY(link_station(*station));
+  return {};
+}
+
+Status RingState::prove() {
+  std::vector<Peer*> watched;
+  for (const auto& peer : peers_) watched.push_back(peer.get());
+  monitor_ = std::make_unique<Monitor>(watched, activation_, wake_);
+  length_ = 0;
+  marks_.clear();
+  pending_ = wire::Control::kReset;
+  pending_length_ = 0;
+  for (const auto& station : own_) {
+    station->sequence = station->stage->new_sequence();
+  }
+  if (peers_.empty()) return {};
+  // "All ready" is only true once something has been all the way round.
+  model::HiddenStates zero;
+  zero.resize(1, options_.config.hidden_size);
+  TANDEM_TRY(forward(std::move(zero), 0, 1));
+  for (const auto& station : own_) station->pass_ms = {};
+  for (const auto& station : remote_) station->hop_ms = {};
+  return reset();
+}
+
+Status RingState::establish() {
+  monitor_.reset();
+  failure_.reset();
+  wake_.clear();
+  // A worker that went away since it was last heard shows when it is activated; then it gets one
+  // chance to be loaded anew.
+  Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    status = connect();
+    if (!status.ok()) break;
+    status = link();
+    if (status.ok()) {
+      status = prove();
+      break;
+    }
+  }
+  if (!status.ok()) failure_ = status.error();
+  return status;
+}
+
+}  // namespace tandem::ring

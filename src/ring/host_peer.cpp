@@ -1,0 +1,205 @@
+#include "ring/host_peer.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace tandem::ring {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kConnectTimeout = 5s;
+// A worker reports its progress every 0.25 s while it loads, whatever it waits for.
+constexpr auto kLoadSilence = 15s;
+constexpr auto kAnswerTimeout = 5s;
+constexpr uint32_t kMaxAnswer = 4096;
+
+/// Greets whoever listens on a fresh connection; errors are the refusal's.
+Result<wire::Welcome> greet(wire::Connection& connection, wire::Role role, const wire::Key& key) {
+  const auto deadline = wire::Clock::now() + kConnectTimeout;
+  wire::Hello hello;
+  hello.contract = contract_version();
+  hello.role = role;
+  hello.key = key;
+  hello.software = software_version();
+  TANDEM_TRY(connection.send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
+  TANDEM_ASSIGN(const wire::Header answer, connection.receive_until(deadline, kMaxAnswer));
+  if (answer.type == wire::Type::kRefusal) {
+    TANDEM_ASSIGN(wire::Refusal refusal, wire::Refusal::decode(connection.payload()));
+    return Error{refusal.kind, "refused: " + refusal.reason};
+  }
+  if (answer.type != wire::Type::kWelcome) {
+    return invalid("answered the hello with a " + std::string(wire::name(answer.type)) + " frame");
+  }
+  TANDEM_ASSIGN(const wire::Welcome welcome, wire::Welcome::decode(connection.payload()));
+  if (welcome.protocol != wire::kProtocolVersion || welcome.contract != contract_version()) {
+    return unsupported("has protocol version " + std::to_string(welcome.protocol) +
+                       " and arithmetic contract version " + std::to_string(welcome.contract) +
+                       ", this host has " + std::to_string(wire::kProtocolVersion) + " and " +
+                       std::to_string(contract_version()));
+  }
+  return welcome;
+}
+
+}  // namespace
+
+std::string Peer::name() const {
+  return "worker " + worker.address + " (layers " + text(worker.layers) + ")";
+}
+
+Error Peer::blame(const Error& error) const {
+  const auto kind = error.kind == ErrorKind::kCancelled ? error.kind : ErrorKind::kPeer;
+  return Error{kind, error.message}.in(name());
+}
+
+Result<wire::Header> Peer::next(std::chrono::milliseconds silence, const PeerModel* model) {
+  const auto deadline = wire::Clock::now() + silence;
+  auto stopped = [](const std::atomic<bool>* flag) { return flag != nullptr && *flag; };
+  while (!wire::wait_for(control->fd(), false, std::min(deadline, wire::Clock::now() + 100ms))) {
+    if (model != nullptr && (stopped(model->cancel) || stopped(model->give_up))) {
+      return Error{ErrorKind::kCancelled, "stopped"};
+    }
+    if (wire::Clock::now() >= deadline) {
+      return Error{ErrorKind::kPeer, "silent for " +
+                                         std::to_string(silence / 1000ms) + " s"};
+    }
+  }
+  return control->receive_until(deadline, kMaxAnswer);
+}
+
+Status Peer::open(const PeerModel& model) {
+  healthy = false;
+  control.reset();
+  auto attempt = [&]() -> Status {
+    model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
+    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
+    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
+    control = std::make_unique<wire::Connection>(std::move(socket));
+    TANDEM_TRY(greet(*control, wire::Role::kHost, {}));
+    return load(model);
+  };
+  if (const Status status = attempt(); !status.ok()) {
+    control.reset();
+    return blame(status.error());
+  }
+  healthy = true;
+  return {};
+}
+
+Status Peer::load(const PeerModel& model) {
+  wire::Load request = model.load;
+  request.first_layer = worker.layers.first;
+  request.last_layer = worker.layers.last;
+  TANDEM_TRY(control->send_until(wire::Clock::now() + kLoadSilence, {.type = wire::Type::kLoad},
+                                 request.encode()));
+  for (;;) {
+    TANDEM_ASSIGN(const wire::Header header, next(kLoadSilence, &model));
+    switch (header.type) {
+      case wire::Type::kProgress: {
+        TANDEM_ASSIGN(const wire::Progress progress, wire::Progress::decode(control->payload()));
+        const auto phase = progress.phase == wire::LoadPhase::kWaiting
+                               ? LoadEvent::Phase::kWaiting
+                               : (progress.phase == wire::LoadPhase::kSearching
+                                      ? LoadEvent::Phase::kSearching
+                                      : LoadEvent::Phase::kLoading);
+        model.progress({worker.address, worker.layers, phase, progress.done, progress.total});
+        break;
+      }
+      case wire::Type::kNeedTensor: {
+        TANDEM_ASSIGN(const auto tensor, wire::decode_tensor_name(control->payload()));
+        TANDEM_TRY(give_tensor(model, tensor));
+        break;
+      }
+      case wire::Type::kReady: {
+        TANDEM_ASSIGN(ready, wire::Ready::decode(control->payload()));
+        model.progress({worker.address, worker.layers, LoadEvent::Phase::kReady,
+                        ready.weight_bytes, ready.weight_bytes});
+        return {};
+      }
+      case wire::Type::kRefusal: {
+        TANDEM_ASSIGN(wire::Refusal refusal, wire::Refusal::decode(control->payload()));
+        return Error{refusal.kind, "refused: " + refusal.reason};
+      }
+      default:
+        return invalid("sent a " + std::string(wire::name(header.type)) + " frame while loading");
+    }
+  }
+}
+
+Status Peer::give_tensor(const PeerModel& model, std::string_view name) {
+  const auto tensors =
+      model::layer_tensors(*model.config, worker.layers.first, worker.layers.last);
+  const bool its_own = std::any_of(tensors.begin(), tensors.end(),
+                                   [&](const auto& tensor) { return tensor.name == name; });
+  auto data = its_own ? model.source->read(name)
+                      : Result<weights::TensorData>(invalid("tensor " + std::string(name) +
+                                                            " is not of your layers"));
+  if (!data.ok()) {
+    const auto refusal = wire::Refusal{data.error().kind, data.error().message}.encode();
+    return control->send_until(wire::Clock::now() + kLoadSilence,
+                               {.type = wire::Type::kRefusal}, refusal);
+  }
+  for (auto rest = data->bytes; !rest.empty();) {
+    const auto chunk = rest.first(std::min<size_t>(rest.size(), wire::kMaxChunkBytes));
+    TANDEM_TRY(control->send_until(wire::Clock::now() + kLoadSilence,
+                                   {.type = wire::Type::kTensorChunk}, chunk));
+    rest = rest.subspan(chunk.size());
+  }
+  return {};
+}
+
+Status Peer::expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused) {
+  const auto deadline = wire::Clock::now() + timeout;
+  refused = false;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - wire::Clock::now());
+    TANDEM_ASSIGN(const wire::Header header, next(std::max(left, 1ms), nullptr));
+    if (header.type == type) return {};
+    switch (header.type) {
+      case wire::Type::kPong:
+      case wire::Type::kTrouble:
+      case wire::Type::kDialed:
+        break;  // of an activation that has ended
+      case wire::Type::kRefusal: {
+        TANDEM_ASSIGN(wire::Refusal refusal, wire::Refusal::decode(control->payload()));
+        refused = true;
+        return Error{refusal.kind, "refused: " + refusal.reason};
+      }
+      default:
+        return invalid("sent an unexpected " + std::string(wire::name(header.type)) + " frame");
+    }
+  }
+}
+
+Status Peer::send_activate(const wire::Activate& activate) {
+  return control->send_until(wire::Clock::now() + kAnswerTimeout,
+                             {.type = wire::Type::kActivate}, activate.encode());
+}
+
+Status Peer::await_activated() {
+  bool refused = false;
+  return expect(wire::Type::kActivated, kAnswerTimeout, refused);
+}
+
+Status Peer::dial(const wire::Dial& request, bool& refused) {
+  refused = false;
+  TANDEM_TRY(control->send_until(wire::Clock::now() + kAnswerTimeout,
+                                 {.type = wire::Type::kDial}, request.encode()));
+  return expect(wire::Type::kDialed, kAnswerTimeout, refused);
+}
+
+Result<std::unique_ptr<wire::Connection>> Peer::link(wire::Role role, const wire::Key& key) const {
+  auto attempt = [&]() -> Result<std::unique_ptr<wire::Connection>> {
+    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
+    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
+    auto connection = std::make_unique<wire::Connection>(std::move(socket));
+    TANDEM_TRY(greet(*connection, role, key));
+    return connection;
+  };
+  auto connection = attempt();
+  if (!connection.ok()) return blame(connection.error());
+  return connection;
+}
+
+}  // namespace tandem::ring

@@ -1,0 +1,62 @@
+// One worker, as the host sees it: the connection that it is loaded and watched through.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ring/host.h"
+#include "wire/messages.h"
+#include "wire/tcp.h"
+
+namespace tandem::ring {
+
+/// What all peers of a ring are told to load.
+struct PeerModel {
+  wire::Load load;  ///< without the layers
+  const model::ModelConfig* config = nullptr;
+  weights::TensorSource* source = nullptr;
+  std::function<void(const LoadEvent&)> progress;
+  const std::atomic<bool>* cancel = nullptr;  ///< may be null
+  const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
+};
+
+/// Used by one thread at a time: the opener, then the monitor (except send on `control`).
+struct Peer {
+  explicit Peer(RingWorker where) : worker(std::move(where)) {}
+
+  const RingWorker worker;
+  std::unique_ptr<wire::Connection> control;
+  bool healthy = false;  ///< connected, loaded, and not known to have failed
+  wire::Ready ready;
+  // Neighbours that this worker is linked to directly; null if that is the host.
+  Peer* upstream = nullptr;
+  Peer* downstream = nullptr;
+  bool relayed = false;
+
+  /// "worker 127.0.0.1:4000 (layers 4-7)".
+  [[nodiscard]] std::string name() const;
+  /// The error as this worker's: kPeer unless it is kCancelled.
+  [[nodiscard]] Error blame(const Error& error) const;
+
+  /// Connects, greets, and has the stage loaded.
+  Status open(const PeerModel& model);
+  Status send_activate(const wire::Activate& activate);
+  Status await_activated();
+  /// Has the worker connect to the next stage. An error with `refused` means that it can't, and that
+  /// the connection to it is good.
+  Status dial(const wire::Dial& dial, bool& refused);
+  /// Connects to the stage's link in or out.
+  Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;
+
+ private:
+  Status load(const PeerModel& model);
+  Status give_tensor(const PeerModel& model, std::string_view name);
+  Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
+  Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);
+};
+
+}  // namespace tandem::ring

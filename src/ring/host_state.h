@@ -1,0 +1,69 @@
+// The inside of a Ring: its stations, and how they are put together.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ring/host.h"
+#include "ring/host_peer.h"
+#include "ring/lap.h"
+#include "ring/monitor.h"
+
+namespace tandem::ring {
+
+class RingState {
+ public:
+  explicit RingState(RingOptions options) : options_(std::move(options)) {}
+  ~RingState();
+  RingState(const RingState&) = delete;
+  RingState& operator=(const RingState&) = delete;
+
+  Status open();
+  Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position,
+                                      uint32_t want);
+  Status rollback(uint32_t length);
+  Status reset();
+  Status mark(wire::Control control, uint32_t slot);
+  [[nodiscard]] uint32_t length() const { return length_; }
+  std::vector<StageReport> stages();
+
+ private:
+  Status check_options();
+  Status load_local();
+  Status connect();
+  Status establish();
+  Status link();
+  Status link_station(Station& station);
+  Status activate_all();
+  Status prove();
+  Result<model::HiddenStates> lap(model::HiddenStates hidden, uint32_t position, uint32_t want,
+                                  wire::Control control, uint32_t argument);
+  void fence();
+  PeerModel peer_model();
+  [[nodiscard]] Status alive() const;
+
+  RingOptions options_;
+  std::mutex progress_mutex_;  ///< one call of options_.progress at a time
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Station>> own_;      ///< the host's stages; loaded once
+  std::vector<std::unique_ptr<Station>> remote_;   ///< made anew by link()
+  std::vector<Station*> stations_;                 ///< both, in the order of the layers
+  std::vector<wire::Activate> keys_;               ///< of each peer
+  std::atomic<bool> give_up_{false};
+  wire::Wake wake_;
+  std::unique_ptr<Monitor> monitor_;
+  std::optional<Error> failure_;
+  uint64_t activation_ = 0;
+  uint64_t lap_ = 0;
+  uint32_t length_ = 0;
+  /// What the workers are still to be told, with the next frame.
+  wire::Control pending_ = wire::Control::kNone;
+  uint32_t pending_length_ = 0;
+  std::map<uint32_t, uint32_t> marks_;  ///< checkpoint -> length
+};
+
+}  // namespace tandem::ring

@@ -1,0 +1,95 @@
+// Watches the workers of a ring while it runs: pings them, listens for their troubles, and decides
+// who failed.
+//
+// A worker has failed if its connection closes; if it is silent for 3.5 s while a lap is under way
+// (its IO thread answers pings whatever its compute thread does); if a pass takes 8 times as long as
+// passes of its size took before, and 3.5 s at least (a slow stage is not a failed one); if it says
+// that it failed; or if for 3.5 s nothing moves anywhere though a lap is under way, and it is the
+// first that received more frames than it sent. A broken link between two workers is nobody's fault
+// until one of them turns out to be dead: that gets a second to show.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ring/host_peer.h"
+#include "wire/tcp.h"
+
+namespace tandem::ring {
+
+class Monitor {
+ public:
+  /// Watches `peers`, in ring order, from now on. Wakes `lap` on failure. `activation` is the
+  /// current one: troubles of earlier ones are history.
+  Monitor(std::vector<Peer*> peers, uint64_t activation, const wire::Wake& lap);
+  /// Stops watching.
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  /// The failure, if there was one. Stays.
+  [[nodiscard]] std::optional<Error> failure() const;
+  [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_acquire); }
+  /// A link to `peer` broke: waits until it shows who is dead, at most a second and a half; blames
+  /// `peer` with `error` if nothing shows.
+  Error verdict(Peer* peer, const Error& error);
+  /// Blames `peer` now.
+  Error blame(Peer* peer, const Error& error);
+
+  /// A lap is under way from begin to end.
+  void begin();
+  void end();
+  /// The host got a frame, or finished a pass of its own.
+  void moved() { moves_.fetch_add(1, std::memory_order_relaxed); }
+  void computing(bool now) { host_computes_.store(now, std::memory_order_relaxed); }
+
+  /// The counters of all peers, in order; asks anew and waits for at most a second.
+  std::vector<wire::Pong> counters();
+
+ private:
+  struct Watched {
+    Peer* peer = nullptr;
+    wire::Pong pong;
+    wire::Clock::time_point heard;
+    uint64_t pongs = 0;
+  };
+  void loop();
+  void listen(Watched& watched);
+  void judge();
+  void judge_stall();
+  void on_trouble(Watched& watched, const wire::Trouble& trouble);
+  void fail_locked(Peer* peer, Error error);
+  void fail(Peer* peer, Error error);
+
+  const uint64_t activation_;
+  const wire::Wake& lap_wake_;
+  wire::Wake wake_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> ping_now_{false};
+  std::atomic<bool> running_{false};
+  std::atomic<bool> host_computes_{false};
+  std::atomic<uint64_t> moves_{0};
+  std::atomic<int64_t> lap_started_{0};
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::vector<Watched> watched_;
+  std::optional<Error> failure_;
+  std::optional<Error> suspicion_;  ///< becomes the failure at suspicion_until_
+  wire::Clock::time_point suspicion_until_;
+
+  // The monitor thread's.
+  wire::Clock::time_point last_loop_;
+  wire::Clock::time_point still_since_;
+  uint64_t last_signature_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace tandem::ring
