@@ -44,8 +44,8 @@ std::vector<float> adjust(const SamplerParameters& parameters, const SamplerInpu
   for (const auto& [token, count] : counts) {
     if (token >= logits.size()) continue;
     double value = logits[token];
-    value = value > 0 ? value / parameters.repetition_penalty
-                      : value * parameters.repetition_penalty;
+    value =
+        value > 0 ? value / parameters.repetition_penalty : value * parameters.repetition_penalty;
     if (count.in_answer > 0) {
       value -= parameters.presence_penalty;
       value -= parameters.frequency_penalty * count.in_answer;
@@ -152,9 +152,8 @@ class Distribution {
 
   static Weighted weigh(const Candidate& candidate, double distance) {
     // 64 is far past the distance whose weight is zero, and keeps the product within 64 bits.
-    const auto fixed = distance >= 64
-                           ? uint64_t{64} << arithmetic::kDistanceBits
-                           : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
+    const auto fixed = distance >= 64 ? uint64_t{64} << arithmetic::kDistanceBits
+                                      : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
     const uint64_t bucket = std::min(fixed, arithmetic::kZeroDistance) >> kBucketShift;
     return {candidate, arithmetic::weight_at(fixed), static_cast<uint32_t>(bucket)};
   }
@@ -163,8 +162,9 @@ class Distribution {
     if (sorted_.empty()) sorted_.resize(kBuckets);
     if (sorted_[b]) return;
     // Sorted whole: a filter may have cut it, and what it cut off stays behind what it kept.
-    std::sort(ordered_.begin() + begins_[b], ordered_.begin() + begins_[b + 1],
-              [](const Weighted& x, const Weighted& y) { return before(x.candidate, y.candidate); });
+    std::sort(
+        ordered_.begin() + begins_[b], ordered_.begin() + begins_[b + 1],
+        [](const Weighted& x, const Weighted& y) { return before(x.candidate, y.candidate); });
     sorted_[b] = true;
   }
 
