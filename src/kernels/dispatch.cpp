@@ -6,12 +6,30 @@
 #include "kernels/kernels.h"
 #include "kernels/self_test.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace tandem::kernels {
+namespace {
+
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows this one.
+bool has_f16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
 
 CpuFeatures cpu_features() {
   CpuFeatures features;
 #if defined(__x86_64__)
-  features.avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  features.avx2 = __builtin_cpu_supports("avx2") != 0 && has_f16c();
   features.avx512 =
       features.avx2 && __builtin_cpu_supports("avx512f") != 0 &&
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&

@@ -10,7 +10,8 @@ void split_query(const int16_t* query, uint32_t padded_dim, uint8_t* planes) {
   for (uint32_t c = 0; c < padded_dim; c += 2) {
     int16_t pairs[4];
     for (uint32_t i = 0; i < 2; ++i) {
-      pairs[i] = static_cast<int8_t>(query[c + i] & 255);
+      pairs[i] = static_cast<int16_t>((query[c + i] & 255) < 128 ? query[c + i] & 255
+                                                                 : (query[c + i] & 255) - 256);
       pairs[i + 2] = static_cast<int16_t>((query[c + i] - pairs[i]) / 256);
     }
     std::memcpy(planes + size_t{c} * 4, pairs, sizeof(pairs));
