@@ -227,12 +227,11 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
       }
       for (uint32_t r = 0; r < count; ++r) {
         const std::span<const float> row(rows.data() + size_t{r} * part.columns, part.columns);
-        float largest = 0;
-        for (const float w : row) {
-          // Written so that NaN counts as too large.
-          if (!(std::fabs(w) <= largest)) largest = std::fabs(w);
-        }
-        if (!(largest <= arithmetic::kMaxRowScale * 127.0F) || !ok) {
+        // Written so that NaN counts as too large.
+        const bool usable = std::all_of(row.begin(), row.end(), [](float w) {
+          return std::fabs(w) <= arithmetic::kMaxRowScale * 127.0F;
+        });
+        if (!usable || !ok) {
           bad.store(true);
           continue;
         }
