@@ -80,11 +80,6 @@ TANDEM_AVX512 inline void unpack(const uint8_t* low, const uint8_t* high, size_t
   }
 }
 
-// Two 16-bit integers in every lane.
-TANDEM_AVX512 inline __m512i broadcast_pair(const uint8_t* pair) {
-  return broadcast4(pair);
-}
-
 // `Tokens` tokens from `token` on times one tile.
 template <WeightFormat Format, int Tokens>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead) {
@@ -149,8 +144,8 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
 #pragma GCC unroll 12
       for (int t = 0; t < Tokens; ++t) {
         const uint8_t* sum = sums + t * token_bytes + step * 8;
-        low[t] = _mm512_dpwssd_epi32(low[t], m.pairs, broadcast_pair(sum));
-        high[t] = _mm512_dpwssd_epi32(high[t], m.pairs, broadcast_pair(sum + 4));
+        add_pairs(low[t], m.pairs, sum);
+        add_pairs(high[t], m.pairs, sum + 4);
       }
     }
 #pragma GCC unroll 12
