@@ -48,8 +48,11 @@ TANDEM_AVX512 void score_rows(const CacheView& cache, const AttentionTask& task,
       low[r] = _mm512_setzero_si512();
       high[r] = _mm512_setzero_si512();
     }
+    // The next block follows this one in its chunk.
+    const int16_t* next = keys + size_t{16} * cache.padded_dim;
     for (size_t pair = 0; pair < cache.padded_dim / 2; ++pair) {
       const __m512i key = _mm512_loadu_si512(keys + pair * 32);
+      touch(reinterpret_cast<const uint8_t*>(next + pair * 32));
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
         add_pairs(low[r], key, q + r * query_bytes + pair * 8);
@@ -194,6 +197,7 @@ TANDEM_AVX512 void sum_rows(const CacheView& cache, const AttentionTask&, const 
     }
     if (!any) continue;
     const int16_t* values = AttentionPlan::block_of(cache.values, plan.first_block + block, dim);
+    const int16_t* next = values + size_t{16} * dim;
     for (size_t c = 0; c < dim; c += 16) {
       __m512i low[Rows];
       __m512i high[Rows];
@@ -205,6 +209,7 @@ TANDEM_AVX512 void sum_rows(const CacheView& cache, const AttentionTask&, const 
 #pragma GCC unroll 8
       for (size_t pair = 0; pair < 8; ++pair) {
         const __m512i value = _mm512_loadu_si512(values + pair * dim * 2 + c * 2);
+        touch(reinterpret_cast<const uint8_t*>(next + pair * dim * 2 + c * 2));
 #pragma GCC unroll 4
         for (int r = 0; r < Rows; ++r) {
           add_pairs(low[r], value, weights[r] + pair * 4);
