@@ -226,7 +226,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
   ring.cancel = &cancel_flag();
   session.in_flight_ = ring.in_flight;
-  const model::StageOptions local = ring.local;
+  const model::StageOptions local = session.stage_options_ = ring.local;
   TANDEM_ASSIGN(session.ring_, ring::Ring::open(std::move(ring)));
   TANDEM_ASSIGN(session.ends_,
                 model::Ends::load(config, local, checkpoint, [&](uint64_t done, uint64_t total) {
