@@ -241,8 +241,12 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
 void Session::show_table() {
   std::vector<std::vector<std::string>> rows{{"device", "layers", "weights", "kv cache"}};
   for (const ring::StageReport& stage : ring_->stages()) {
+    // What the context may come to need; the host's own caches grow as positions are used.
+    const uint64_t kv_bytes =
+        model::kv_bytes_per_position(model_.config, stage.layers.first, stage.layers.last) *
+        context_;
     rows.push_back({stage.peer, ring::text(stage.layers), bytes_text(stage.weight_bytes),
-                    bytes_text(stage.kv_bytes)});
+                    bytes_text(kv_bytes)});
   }
   rows.push_back({"host", "embedding, head", bytes_text(ends_->bytes()), ""});
   note(table(rows, {false, false, true, true}));
