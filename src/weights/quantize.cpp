@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "arithmetic/dot.h"
@@ -18,15 +19,20 @@ float clamp_scale(float scale) {
 
 // Nearest integer, ties to even, for |x| < 2^22: the sum's last place is 1. Loops of it vectorize,
 // which those of std::nearbyint do not.
+constexpr float kShift = 12582912.0F;
 float nearest(float x) {
-  constexpr float kShift = 12582912.0F;
   return (x + kShift) - kShift;
 }
 
-// Sums of a group run in four lanes that are added at the end: one order on every machine, and one
-// that vector instructions can follow.
+// Four lanes, added at the end: one order of a group's sums on every machine.
 constexpr uint32_t kLanes = 4;
-float total(const float* lanes) {
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+Lanes load(const float* x) {
+  Lanes lanes;
+  std::memcpy(&lanes, x, sizeof(lanes));
+  return lanes;
+}
+float total(Lanes lanes) {
   return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
@@ -39,31 +45,35 @@ struct Fit {
 // Nearest q in [low, high] for each weight of a group, and the squared error that is left.
 float assign(const float* w, float scale, float minimum, float low, float high, float* q) {
   const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
-  float error[kLanes] = {};
+  const Lanes lowest = Lanes{} + low;
+  const Lanes highest = Lanes{} + high;
+  Lanes error{};
   for (uint32_t i = 0; i < kGroup; i += kLanes) {
-    for (uint32_t l = 0; l < kLanes; ++l) {
-      const float scaled = std::min(high, std::max(low, (w[i + l] + minimum) * inverse));
-      q[i + l] = nearest(scaled);
-      const float d = scale * q[i + l] - minimum - w[i + l];
-      error[l] += d * d;
-    }
+    const Lanes weights = load(w + i);
+    Lanes quants = (weights + minimum) * inverse;
+    quants = quants < lowest ? lowest : quants;
+    quants = quants > highest ? highest : quants;
+    quants = (quants + kShift) - kShift;
+    const Lanes d = quants * scale - minimum - weights;
+    error += d * d;
+    std::memcpy(q + i, &quants, sizeof(quants));
   }
   return total(error);
 }
 
 // Least squares for scale and minimum with the q fixed; the minimum may not be negative.
 Fit refit(const float* w, const float* q) {
-  float lanes_q[kLanes] = {};
-  float lanes_qq[kLanes] = {};
-  float lanes_w[kLanes] = {};
-  float lanes_qw[kLanes] = {};
+  Lanes lanes_q{};
+  Lanes lanes_qq{};
+  Lanes lanes_w{};
+  Lanes lanes_qw{};
   for (uint32_t i = 0; i < kGroup; i += kLanes) {
-    for (uint32_t l = 0; l < kLanes; ++l) {
-      lanes_q[l] += q[i + l];
-      lanes_qq[l] += q[i + l] * q[i + l];
-      lanes_w[l] += w[i + l];
-      lanes_qw[l] += q[i + l] * w[i + l];
-    }
+    const Lanes quants = load(q + i);
+    const Lanes weights = load(w + i);
+    lanes_q += quants;
+    lanes_qq += quants * quants;
+    lanes_w += weights;
+    lanes_qw += quants * weights;
   }
   const float sum_q = total(lanes_q);
   const float sum_qq = total(lanes_qq);
