@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "cli/commands.h"
+#include "cli/hidden.h"
 #include "cli/session.h"
 #include "weights/safetensors.h"
 
@@ -80,14 +81,16 @@ class LogitsRun {
       std::vector<weights::StoredTensor> tensors{
           {"logits", weights::StoredType::kF32, {tokens_.size(), config.vocab}, 0, 0}};
       if (flags_.hidden) {
-        tensors.push_back(
-            {"hidden", weights::StoredType::kF32, {tokens_.size(), config.hidden_size}, 0, 0});
+        tensors.push_back({"hidden",
+                           weights::StoredType::kF32,
+                           {config.layers + uint64_t{1}, tokens_.size(), config.hidden_size},
+                           0,
+                           0});
       }
       TANDEM_ASSIGN(writer, weights::SafetensorsWriter::create(flags_.out, std::move(tensors)));
     }
     Sha256 hash;
     std::vector<float> logits;
-    std::vector<float> final_hidden;
     ProgressLine line;
     // As many tokens a call as the ring keeps under way, in frames of the width that was asked for.
     const size_t chunk = size_t{session_.batch()} * session_.in_flight();
@@ -104,14 +107,13 @@ class LogitsRun {
         hash.update(bytes);
         if (writer) TANDEM_TRY(writer->write(bytes));
       }
-      if (flags_.hidden) {
-        TANDEM_ASSIGN(const std::vector<float> own, session_.ends().final_norm(hidden));
-        final_hidden.insert(final_hidden.end(), own.begin(), own.end());
-      }
       line.show("tokens", begin + part.size(), tokens_.size());
     }
     if (writer) {
-      if (flags_.hidden) TANDEM_TRY(writer->write(std::as_bytes(std::span(final_hidden))));
+      if (flags_.hidden) {
+        TANDEM_TRY(write_hidden(session_.model(), session_.ends(), session_.stage_options(),
+                                tokens_, session_.batch(), *writer));
+      }
       TANDEM_TRY(writer->finish());
     }
     return hash.digest();
@@ -149,7 +151,8 @@ int logits_command(Arguments arguments) {
   flags.add("--tokens-file", "FILE", own.tokens_file,
             "text file of ids, separated by commas or space; - reads them from standard input");
   flags.add("--pass-width", "W", own.pass_width, 1, 4096, "tokens in one pass (default: 32)");
-  flags.add("--hidden", own.hidden, "also write the final norm's output as tensor 'hidden'");
+  flags.add("--hidden", own.hidden,
+            "also write 'hidden' [layers + 1, tokens, hidden_size]; in this process only");
   flags.add("--out", "FILE", own.out, "safetensors file to write");
   flags.add_example("tandem logits --tokens 1,439,271 --out logits.safetensors");
   flags.add_example("tandem logits --tokens-file ids.txt --local 3 --pass-width 1");
@@ -158,6 +161,9 @@ int logits_command(Arguments arguments) {
     return flags.wrong_use("expected either --tokens or --tokens-file");
   }
   if (own.hidden && own.out.empty()) return flags.wrong_use("--hidden needs --out");
+  if (own.hidden && (own.model.local != 0 || !own.model.workers.empty())) {
+    return flags.wrong_use("--hidden runs in this process, without --workers or --local");
+  }
   if (const Status status = own.model.check(); !status.ok()) {
     return flags.wrong_use(status.error().message);
   }

@@ -22,9 +22,12 @@ constexpr Command kCommands[] = {
     {"run", "answer one prompt", run_command},
     {"chat", "talk with a model", chat_command},
     {"worker", "lend this machine's memory and cores to hosts", worker_command},
+    {"models", "show what a model needs, without loading it", models_command},
     {"logits", "write a model's logits for given tokens, and their hash", logits_command},
     {"perplexity", "measure how well a model predicts a text", perplexity_command},
     {"tokenize", "show the tokens of a text", tokenize_command},
+    {"bench", "measure the speed of a model here", bench_command},
+    {"verify", "check this machine's kernels against the reference", verify_command},
 };
 
 std::string help() {

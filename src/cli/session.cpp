@@ -226,7 +226,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
   ring.cancel = &cancel_flag();
   session.in_flight_ = ring.in_flight;
-  const model::StageOptions local = ring.local;
+  const model::StageOptions local = session.stage_options_ = ring.local;
   TANDEM_ASSIGN(session.ring_, ring::Ring::open(std::move(ring)));
   TANDEM_ASSIGN(session.ends_,
                 model::Ends::load(config, local, checkpoint, [&](uint64_t done, uint64_t total) {
@@ -241,8 +241,12 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
 void Session::show_table() {
   std::vector<std::vector<std::string>> rows{{"device", "layers", "weights", "kv cache"}};
   for (const ring::StageReport& stage : ring_->stages()) {
+    // What the context may come to need; the host's own caches grow as positions are used.
+    const uint64_t kv_bytes =
+        model::kv_bytes_per_position(model_.config, stage.layers.first, stage.layers.last) *
+        context_;
     rows.push_back({stage.peer, ring::text(stage.layers), bytes_text(stage.weight_bytes),
-                    bytes_text(stage.kv_bytes)});
+                    bytes_text(kv_bytes)});
   }
   rows.push_back({"host", "embedding, head", bytes_text(ends_->bytes()), ""});
   note(table(rows, {false, false, true, true}));

@@ -83,6 +83,9 @@ class Session {
   static Result<Session> open(const ModelFlags& flags, Model model, const Options& options);
 
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
+  [[nodiscard]] const Model& model() const { return model_; }
+  /// Weights, threads and instruction set of this process's own stages.
+  [[nodiscard]] const model::StageOptions& stage_options() const { return stage_options_; }
   [[nodiscard]] ring::Ring& ring() { return *ring_; }
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
@@ -98,6 +101,7 @@ class Session {
   void show_table();
 
   Model model_;
+  model::StageOptions stage_options_;
   std::unique_ptr<weights::Manifest> manifest_;
   std::unique_ptr<ring::LocalWorkers> local_;
   std::unique_ptr<ring::Ring> ring_;

@@ -67,7 +67,7 @@ int worker_command(Arguments arguments) {
   }
   auto worker = ring::Worker::start(std::move(options));
   if (!worker.ok()) return fail("worker", worker.error());
-  write_out(ring::listening_line((*worker)->address()));
+  write_out(ring::listening_line((*worker)->address()) + "\n");
   wait_for_signal();
   (*worker)->stop();
   return kSuccess;
