@@ -1,6 +1,6 @@
 // Measures the CPU kernels on this machine: what share of the memory's read bandwidth one-token
 // products reach, how many multiply-adds a second many-token products reach, and attention.
-// Usage: kernels_bench [isa] [threads]
+// Usage: kernels_bench [isa] [threads] [k8 | k4 | attention]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,6 +23,10 @@ namespace {
 using namespace tandem;
 using namespace tandem::kernels;
 using namespace tandem::kernels::cpu;
+
+const char* name_of(WeightFormat format) {
+  return format == WeightFormat::k8 ? "k8" : format == WeightFormat::k4 ? "k4" : "k6";
+}
 
 // Seconds of the fastest call in 0.6 s of calls: the one that other processes disturbed least.
 template <typename Body>
@@ -105,7 +109,7 @@ void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFo
   const uint64_t copies = std::max<uint64_t>(1, (uint64_t{1} << 29) / bytes);
   for (uint64_t i = 0; i < copies; ++i) matrices.push_back(random_matrix(format, rows, columns));
   const uint32_t tiles = tile_count(rows);
-  std::printf("%s %u x %u\n", format == WeightFormat::k8 ? "k8" : "k4", rows, columns);
+  std::printf("%s %u x %u\n", name_of(format), rows, columns);
   for (const uint32_t tokens : {1U, 2U, 4U, 6U, 8U, 12U, 16U, 32U, 64U, 512U}) {
     const ActivationRows x = random_rows(set, columns, tokens);
     std::vector<float> out(size_t{tokens} * rows);
@@ -123,6 +127,59 @@ void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFo
                 time * 1e6, speed * 1e-9, speed / peak * 100,
                 1e-9 * rows * columns * tokens / time);
   }
+}
+
+// One layer's attention of 8 kv heads of 128 channels, four query heads each, for the last `tokens`
+// of `positions`.
+void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions, uint32_t tokens) {
+  constexpr uint32_t kKvHeads = 8;
+  constexpr uint32_t kGroup = 4;
+  constexpr uint32_t kDim = 128;
+  CpuKvCache cache(1, kKvHeads, kDim);
+  if (!cache.reserve(positions).ok()) return;
+  std::mt19937 random(positions);
+  std::vector<int16_t> vector(kDim);
+  for (uint32_t p = 0; p < positions; ++p) {
+    for (int16_t& v : vector) {
+      v = static_cast<int16_t>(static_cast<int32_t>(random() % 60001U) - 30000);
+    }
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      cache.store_key(0, head, p, vector.data(), -15);
+      cache.store_value(0, head, p, vector.data(), -15);
+    }
+  }
+  const std::vector<int16_t> queries(size_t{tokens} * kKvHeads * kGroup * kDim, 2000);
+  const std::vector<int32_t> exponents(size_t{tokens} * kKvHeads * kGroup, -14);
+  std::vector<float> out(queries.size());
+  std::vector<AttentionScratch> scratch(kKvHeads);
+  const uint32_t at_once = std::min(tokens, 4U);
+  const double time = seconds([&] {
+    pool.split(kKvHeads, 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t head = begin; head < end; ++head) {
+        for (uint32_t t = 0; t < tokens; t += at_once) {
+          const size_t slot = size_t{t} * kKvHeads * kGroup + head * kGroup;
+          AttentionTask task;
+          task.queries = queries.data() + slot * kDim;
+          task.exponents = exponents.data() + slot;
+          task.query_stride = size_t{kKvHeads} * kGroup * kDim;
+          task.exponent_stride = size_t{kKvHeads} * kGroup;
+          task.out_stride = task.query_stride;
+          task.tokens = std::min(at_once, tokens - t);
+          task.heads = kGroup;
+          task.position = positions - tokens + t;
+          task.constant = 100.0F;
+          if (!set.attention(cache.view(0, static_cast<uint32_t>(head)), task, scratch[head],
+                             out.data() + slot * kDim)) {
+            std::abort();
+          }
+        }
+      }
+    });
+  });
+  const double pairs = static_cast<double>(positions) * tokens * kKvHeads * kGroup;
+  std::printf("  %6u positions %3u tokens  %9.1f us  %5.2f ns a query and position  %5.1f GB/s\n",
+              positions, tokens, time * 1e6, time * 1e9 / pairs,
+              static_cast<double>(cache.bytes()) / time * 1e-9);
 }
 
 }  // namespace
@@ -150,11 +207,18 @@ int main(int argc, char** argv) {
   }
   memory = AlignedArray<uint8_t>();
   ThreadPool pool(threads);
-  for (const WeightFormat format : {WeightFormat::k8, WeightFormat::k4}) {
-    if (part == "k4" && format == WeightFormat::k8) continue;
-    if (part == "k8" && format == WeightFormat::k4) continue;
+  for (const WeightFormat format : {WeightFormat::k8, WeightFormat::k4, WeightFormat::k6}) {
+    if (!part.empty() && part != (name_of(format))) continue;
     bench_matmul(*set, pool, peak, format, 3072, 1024);
     bench_matmul(*set, pool, peak, format, 4096, 14336);
+  }
+  if (part.empty() || part == "attention") {
+    std::printf("attention\n");
+    for (const uint32_t positions : {512U, 4096U, 32768U}) {
+      for (const uint32_t tokens : {1U, 4U, 16U}) {
+        bench_attention(*set, pool, positions, tokens);
+      }
+    }
   }
   return 0;
 }

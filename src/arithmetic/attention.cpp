@@ -61,11 +61,11 @@ void attention(const AttentionInput& input, std::span<float> out) {
     begin = end;
   }
   const Scaled inverse = reciprocal(denominator);
-  const float factor = static_cast<float>(inverse.mantissa);
-  const int exponent = std::clamp(inverse.exponent + 11 - least, -126, 127);
+  const float factor = static_cast<float>(inverse.mantissa) * 0x1p-40F;
+  const float power = power_of_two(inverse.exponent + 51 - least);
   for (size_t c = 0; c < out.size(); ++c) {
     const float product = static_cast<float>(total[c]) * factor;
-    out[c] = product * power_of_two(exponent);
+    out[c] = product * power;
   }
 }
 

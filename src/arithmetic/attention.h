@@ -40,7 +40,8 @@ struct AttentionInput {
 ///   a_j = shift_round(m_j << 7, k'_j - b)                                    (0 from 24 on)
 ///   S   = sum over a block of a_j * v_j, |S| < 2^42
 ///   A   = sum over blocks of shift_round(S << 6, b - B)                      (0 from 63 on)
-///   out = (round_f32(A) * r.mantissa) * 2^(r.exponent + 11 - B), r = reciprocal(D)
+///   out = (round_f32(A) * (r.mantissa * 2^-40)) * 2^(r.exponent + 51 - B), r = reciprocal(D)
+/// D is in [2^40, 2^58] and B in [-114, 94], so the last exponent is in [-125, 101].
 /// At most 2^-20 of the mass is lost to the shifts at kMaxPositions; see docs/arithmetic.md.
 void attention(const AttentionInput& input, std::span<float> out);
 

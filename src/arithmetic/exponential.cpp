@@ -22,7 +22,8 @@ Scaled inverse_square_root(float v) {
 
 Scaled logistic(float x) {
   const float scaled = std::bit_cast<float>(magnitude_bits(x)) * kLog2e16;
-  const uint32_t d = scaled >= 4194304.0F ? 4194304U : static_cast<uint32_t>(round_to_int(scaled));
+  // Written so that what is not a number counts as large: it may not become an integer.
+  const uint32_t d = scaled < 4194304.0F ? static_cast<uint32_t>(round_to_int(scaled)) : 4194304U;
   const uint32_t k = d >> 16;
   const uint32_t m = exp2_fraction(d & 65535U);
   const uint32_t e = k > 17 ? 0 : static_cast<uint32_t>(shift_round(m, k));

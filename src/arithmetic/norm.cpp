@@ -24,7 +24,7 @@ float norm_factor(float a, int exponent, float epsilon) {
 bool rms_norm(std::span<const float> x, std::span<const float> weight,
               const NormConstants& constants, std::span<int16_t> scratch, std::span<float> y) {
   int exponent = 0;
-  if (!quantize(x, scratch, exponent)) return false;
+  if (!quantize(x, scratch, exponent) || exponent > kMaxNormExponent) return false;
   int64_t squares = 0;
   for (const int16_t q : scratch) squares += int32_t{q} * int32_t{q};
   const float a = static_cast<float>(squares) * constants.inverse;
@@ -40,7 +40,7 @@ bool layer_norm(std::span<const float> x, std::span<const float> weight,
                 std::span<const float> bias, const NormConstants& constants,
                 std::span<int16_t> scratch, std::span<float> y) {
   int exponent = 0;
-  if (!quantize(x, scratch, exponent)) return false;
+  if (!quantize(x, scratch, exponent) || exponent > kMaxNormExponent) return false;
   int64_t squares = 0;
   int64_t sum = 0;
   for (const int16_t q : scratch) {

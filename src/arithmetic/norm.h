@@ -23,6 +23,10 @@ struct NormConstants {
         epsilon(static_cast<float>(eps)) {}
 };
 
+/// Largest exponent of a quantized vector that a norm takes: below it, |x| < 2^107 and the factor
+/// is a normal number. Beyond, a norm fails as if x were not finite.
+inline constexpr int kMaxNormExponent = 92;
+
 /// Factor 1 / sqrt(a * 2^(2 exponent) + epsilon) as binary32, where `a` is the mean square (or
 /// variance) in units of the 16-bit quantization. a = 0 and epsilon = 0 give 0.
 ///   exponent < -60 and epsilon > 0:  v = epsilon,                       u = 0
@@ -33,7 +37,7 @@ float norm_factor(float a, int exponent, float epsilon);
 
 /// y[i] = (x[i] * factor) * weight[i], factor from the mean square
 /// a = round_f32(sum of q^2) * inverse with q = quantize(x). `scratch` holds n values.
-/// Returns false if x is not finite.
+/// Returns false if x is not finite or its exponent is above kMaxNormExponent.
 [[nodiscard]] bool rms_norm(std::span<const float> x, std::span<const float> weight,
                             const NormConstants& constants, std::span<int16_t> scratch,
                             std::span<float> y);

@@ -5,6 +5,7 @@
 #endif
 
 #include <chrono>
+#include <system_error>
 
 namespace tandem {
 namespace {
@@ -35,7 +36,11 @@ bool spin(Done&& done) {
 }  // namespace
 
 ThreadPool::ThreadPool(uint32_t threads) {
-  for (uint32_t i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper(); });
+  try {
+    for (uint32_t i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper(); });
+  } catch (const std::system_error&) {
+    // The system grants no more threads: those that started do the work.
+  }
 }
 
 ThreadPool::~ThreadPool() {

@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-/// `threads` threads in all, the caller among them: a pool of one starts none. One caller at a
-/// time.
+/// `threads` threads in all, the caller among them: a pool of one starts none. Fewer if the system
+/// grants no more. One caller at a time; idle helpers spin for 50 microseconds, then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(uint32_t threads);

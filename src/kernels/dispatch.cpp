@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/kernels.h"
+#include "kernels/self_test.h"
 
 namespace tandem::kernels {
 
@@ -22,25 +23,39 @@ CpuFeatures cpu_features() {
 Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
                                                   std::shared_ptr<ThreadPool> pool) {
   const CpuFeatures features = cpu_features();
-  const cpu::CpuKernels* avx512 = features.avx512 ? cpu::avx512_kernels() : nullptr;
-  const cpu::CpuKernels* avx2 = features.avx2 ? cpu::avx2_kernels() : nullptr;
-  const cpu::CpuKernels* chosen = nullptr;
-  if (isa == "scalar") {
-    chosen = &cpu::scalar_kernels();
-  } else if (isa == "avx2") {
-    chosen = avx2;
-  } else if (isa == "avx512") {
-    chosen = avx512;
-  } else if (isa == "best") {
-    chosen = avx512 != nullptr ? avx512 : avx2 != nullptr ? avx2 : &cpu::scalar_kernels();
-  } else {
+  struct Candidate {
+    const char* name;
+    const cpu::CpuKernels* kernels;
+  };
+  const Candidate candidates[] = {
+      {"avx512", features.avx512 ? cpu::avx512_kernels() : nullptr},
+      {"avx2", features.avx2 ? cpu::avx2_kernels() : nullptr},
+      {"scalar", &cpu::scalar_kernels()},
+  };
+  // The fastest set, or the named one, that answers its known cases rightly. A set that does not is
+  // passed over for the next, since that one gives the right bits.
+  Error refused = unsupported("no instruction set was tried");
+  bool known = isa == "best";
+  for (const Candidate& candidate : candidates) {
+    if (isa != "best" && isa != candidate.name) continue;
+    known = true;
+    if (candidate.kernels == nullptr) {
+      refused =
+          unsupported("this machine or build has no " + std::string(candidate.name) + " kernels");
+      continue;
+    }
+    const Status tested = self_test(candidate.name);
+    if (tested.ok()) {
+      return std::unique_ptr<Backend>(
+          std::make_unique<cpu::CpuBackend>(*candidate.kernels, std::move(pool)));
+    }
+    refused = tested.error();
+  }
+  if (!known) {
     return invalid("unknown instruction set '" + std::string(isa) +
                    "': scalar, avx2, avx512 or best");
   }
-  if (chosen == nullptr) {
-    return unsupported("this machine or build has no " + std::string(isa) + " kernels");
-  }
-  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(*chosen, std::move(pool)));
+  return refused;
 }
 
 }  // namespace tandem::kernels

@@ -1,5 +1,7 @@
 #include "kernels/packed.h"
 
+#include <cstring>
+
 #include "arithmetic/format.h"
 
 namespace tandem::kernels {
@@ -16,6 +18,24 @@ bool upper(size_t k) {
 void store_nibble(uint8_t* tile, size_t k, uint32_t lane, uint32_t value) {
   uint8_t& byte = tile[nibble_offset(k, lane)];
   byte = static_cast<uint8_t>(upper(k) ? (byte & 0x0fU) | value << 4 : (byte & 0xf0U) | value);
+}
+
+uint32_t load4(const void* bytes) {
+  uint32_t four = 0;
+  std::memcpy(&four, bytes, 4);
+  return four;
+}
+
+// Low four bits of a row's quants. Whole chunks of 8 columns are written at once.
+void store_nibbles(uint8_t* tile, uint32_t lane, std::span<const uint8_t> quants) {
+  const size_t whole = quants.size() / 8 * 8;
+  for (size_t k = 0; k < whole; k += 8) {
+    const uint32_t low = load4(&quants[k]) & 0x0f0f0f0fU;
+    const uint32_t high = load4(&quants[k + 4]) & 0x0f0f0f0fU;
+    const uint32_t both = low | high << 4;
+    std::memcpy(tile + k / 8 * 64 + lane * 4, &both, 4);
+  }
+  for (size_t k = whole; k < quants.size(); ++k) store_nibble(tile, k, lane, quants[k] & 15U);
 }
 
 uint32_t load_nibble(const uint8_t* tile, size_t k, uint32_t lane) {
@@ -42,7 +62,13 @@ void store_row8(PackedMatrix& matrix, uint32_t row, std::span<const int8_t> weig
                 float row_scale) {
   uint8_t* tile = matrix.data.data() + row / kTileRows * matrix.tile_bytes();
   const uint32_t lane = row % kTileRows;
-  for (size_t k = 0; k < weights.size(); ++k) {
+  const size_t whole = weights.size() / 4 * 4;
+  for (size_t k = 0; k < whole; k += 4) {
+    // Adding 128 to a byte turns its top bit.
+    const uint32_t four = load4(&weights[k]) ^ 0x80808080U;
+    std::memcpy(tile + k / 4 * 64 + lane * 4, &four, 4);
+  }
+  for (size_t k = whole; k < weights.size(); ++k) {
     tile[k / 4 * 64 + lane * 4 + k % 4] = static_cast<uint8_t>(weights[k] + 128);
   }
   matrix.row_scales[row] = row_scale;
@@ -53,7 +79,7 @@ void store_row4(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
                 float row_scale) {
   uint8_t* tile = matrix.data.data() + row / kTileRows * matrix.tile_bytes();
   const uint32_t lane = row % kTileRows;
-  for (size_t k = 0; k < quants.size(); ++k) store_nibble(tile, k, lane, quants[k]);
+  store_nibbles(tile, lane, quants);
   uint8_t* multipliers = tile + PackedMatrix::scales_offset(matrix.format, matrix.columns);
   for (size_t group = 0; group < scales.size(); ++group) {
     uint8_t* step = multipliers + group / 2 * 48;
@@ -72,8 +98,8 @@ void store_row6(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
   uint8_t* tile = matrix.data.data() + row / kTileRows * matrix.tile_bytes();
   const uint32_t lane = row % kTileRows;
   uint8_t* high = tile + PackedMatrix::high_offset(matrix.columns);
+  store_nibbles(tile, lane, quants);
   for (size_t k = 0; k < quants.size(); ++k) {
-    store_nibble(tile, k, lane, quants[k] & 15U);
     const size_t shift = k % 16 / 4 * 2;
     uint8_t& byte = high[k / 16 * 64 + lane * 4 + k % 4];
     byte = static_cast<uint8_t>((byte & ~(3U << shift)) | (quants[k] >> 4U) << shift);

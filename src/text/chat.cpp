@@ -68,7 +68,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source,
   return ChatTemplate(std::move(set));
 }
 
-Result<MarkedText> ChatTemplate::render(const nlohmann::json& messages,
+Result<MarkedText> ChatTemplate::render(const ChatJson& messages,
                                         const RenderOptions& options) const {
   using jinja::Value;
   if (!messages.is_array()) return invalid("messages must be a JSON array");
@@ -107,7 +107,7 @@ Result<MarkedText> ChatTemplate::render(const nlohmann::json& messages,
 }
 
 Result<std::vector<TokenId>> ChatTemplate::encode(const Tokenizer& tokenizer,
-                                                  const nlohmann::json& messages,
+                                                  const ChatJson& messages,
                                                   const RenderOptions& options) const {
   TANDEM_ASSIGN(const MarkedText text, render(messages, options));
   return tokenizer.encode(text, true);

@@ -16,14 +16,17 @@
 
 namespace tandem::text {
 
+/// JSON that keeps its keys in order, since templates print tools as they came.
+using ChatJson = nlohmann::ordered_json;
+
 /// What may be given to a chat template besides the messages.
 struct RenderOptions {
   /// End with the beginning of the assistant's answer.
   bool add_generation_prompt = true;
   /// JSON array of tools as OpenAI's API has them; null for none.
-  const nlohmann::json* tools = nullptr;
+  const ChatJson* tools = nullptr;
   /// JSON object of further variables, such as enable_thinking; counts as text from outside.
-  const nlohmann::json* variables = nullptr;
+  const ChatJson* variables = nullptr;
   /// Name of the template, if the model has several; empty: "tool_use" if there are tools and a
   /// template of that name, else "default".
   std::string name;
@@ -50,12 +53,12 @@ class ChatTemplate {
   /// template knows). Fails with the template's own message if it refuses the conversation, with
   /// line and column if it goes wrong, and if it needs more than the sandbox grants (steps,
   /// depth, memory, output).
-  [[nodiscard]] Result<MarkedText> render(const nlohmann::json& messages,
+  [[nodiscard]] Result<MarkedText> render(const ChatJson& messages,
                                           const RenderOptions& options = {}) const;
   /// Renders and encodes. The BOS is the template's if it writes one, and added otherwise if the
   /// tokenizer's post-processor asks for one.
   [[nodiscard]] Result<std::vector<TokenId>> encode(const Tokenizer& tokenizer,
-                                                    const nlohmann::json& messages,
+                                                    const ChatJson& messages,
                                                     const RenderOptions& options = {}) const;
 
  private:

@@ -1,14 +1,12 @@
 #include "weights/quantize.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <string>
+#include <cstring>
 #include <vector>
 
 #include "arithmetic/dot.h"
 #include "arithmetic/format.h"
-#include "weights/dtype.h"
 
 namespace tandem::weights {
 namespace {
@@ -19,50 +17,82 @@ float clamp_scale(float scale) {
   return std::max(scale, arithmetic::kMinRowScale);
 }
 
+// Nearest integer, ties to even, for |x| < 2^22: the sum's last place is 1. Loops of it vectorize,
+// which those of std::nearbyint do not.
+constexpr float kShift = 12582912.0F;
+float nearest(float x) {
+  return (x + kShift) - kShift;
+}
+
+// Four lanes, added at the end: one order of a group's sums on every machine.
+constexpr uint32_t kLanes = 4;
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+Lanes load(const float* x) {
+  Lanes lanes;
+  std::memcpy(&lanes, x, sizeof(lanes));
+  return lanes;
+}
+float total(Lanes lanes) {
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
 // A group's real-valued fit: w ~ scale * q - minimum.
 struct Fit {
   float scale = 0;
   float minimum = 0;
 };
 
-// Nearest q in [0, 15] for each weight of a group, and the squared error that is left.
-float assign(const float* w, uint32_t n, float scale, float minimum, float* q) {
+// Nearest q in [low, high] for each weight of a group, and the squared error that is left.
+float assign(const float* w, float scale, float minimum, float low, float high, float* q) {
   const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
-  float error = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    q[i] = std::min(15.0F, std::max(0.0F, std::nearbyintf((w[i] + minimum) * inverse)));
-    const float d = scale * q[i] - minimum - w[i];
+  const Lanes lowest = Lanes{} + low;
+  const Lanes highest = Lanes{} + high;
+  Lanes error{};
+  for (uint32_t i = 0; i < kGroup; i += kLanes) {
+    const Lanes weights = load(w + i);
+    Lanes quants = (weights + minimum) * inverse;
+    quants = quants < lowest ? lowest : quants;
+    quants = quants > highest ? highest : quants;
+    quants = (quants + kShift) - kShift;
+    const Lanes d = quants * scale - minimum - weights;
     error += d * d;
+    std::memcpy(q + i, &quants, sizeof(quants));
   }
-  return error;
+  return total(error);
 }
 
 // Least squares for scale and minimum with the q fixed; the minimum may not be negative.
-Fit refit(const float* w, uint32_t n, const float* q) {
-  float sum_q = 0;
-  float sum_qq = 0;
-  float sum_w = 0;
-  float sum_qw = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    sum_q += q[i];
-    sum_qq += q[i] * q[i];
-    sum_w += w[i];
-    sum_qw += q[i] * w[i];
+Fit refit(const float* w, const float* q) {
+  Lanes lanes_q{};
+  Lanes lanes_qq{};
+  Lanes lanes_w{};
+  Lanes lanes_qw{};
+  for (uint32_t i = 0; i < kGroup; i += kLanes) {
+    const Lanes quants = load(q + i);
+    const Lanes weights = load(w + i);
+    lanes_q += quants;
+    lanes_qq += quants * quants;
+    lanes_w += weights;
+    lanes_qw += quants * weights;
   }
-  const auto count = static_cast<float>(n);
-  const float determinant = count * sum_qq - sum_q * sum_q;
+  const float sum_q = total(lanes_q);
+  const float sum_qq = total(lanes_qq);
+  const float sum_w = total(lanes_w);
+  const float sum_qw = total(lanes_qw);
+  constexpr auto kCount = static_cast<float>(kGroup);
+  const float determinant = kCount * sum_qq - sum_q * sum_q;
   if (determinant > 0) {
-    const float scale = (count * sum_qw - sum_q * sum_w) / determinant;
+    const float scale = (kCount * sum_qw - sum_q * sum_w) / determinant;
     const float minimum = (sum_q * sum_qw - sum_qq * sum_w) / determinant;
     if (scale > 0 && minimum >= 0) return {scale, minimum};
   }
   return {sum_qq > 0 ? std::max(0.0F, sum_qw / sum_qq) : 0.0F, 0.0F};
 }
 
-Fit fit_group(const float* w, uint32_t n) {
+Fit fit_group(const float* w) {
   float lowest = 0;
   float highest = w[0];
-  for (uint32_t i = 0; i < n; ++i) {
+  for (uint32_t i = 0; i < kGroup; ++i) {
     lowest = std::min(lowest, w[i]);
     highest = std::max(highest, w[i]);
   }
@@ -75,15 +105,28 @@ Fit fit_group(const float* w, uint32_t n) {
   for (int step = -2; step <= 4; ++step) {
     Fit fit{range / (15.0F + 0.5F * static_cast<float>(step)), -lowest};
     for (int round = 0; round < 3; ++round) {
-      const float error = assign(w, n, fit.scale, fit.minimum, q);
+      const float error = assign(w, fit.scale, fit.minimum, 0.0F, 15.0F, q);
       if (error < least) {
         least = error;
         best = fit;
       }
-      fit = refit(w, n, q);
+      fit = refit(w, q);
     }
   }
   return best;
+}
+
+// The weights of a row in whole groups, the last one filled up with zeros.
+std::vector<float> whole_groups(std::span<const float> row, size_t groups) {
+  std::vector<float> weights(groups * kGroup);
+  std::copy(row.begin(), row.end(), weights.begin());
+  return weights;
+}
+
+// Writes the quants of group g that exist.
+void store(const float* q, size_t g, float offset, std::span<uint8_t> quants) {
+  const size_t n = std::min<size_t>(kGroup, quants.size() - g * kGroup);
+  for (size_t i = 0; i < n; ++i) quants[g * kGroup + i] = static_cast<uint8_t>(q[i] + offset);
 }
 
 }  // namespace
@@ -93,8 +136,8 @@ float quantize_row8(std::span<const float> row, std::span<int8_t> quants) {
   for (const float w : row) largest = std::max(largest, std::fabs(w));
   const float scale = clamp_scale(largest / 127.0F);
   for (size_t i = 0; i < row.size(); ++i) {
-    const float q = std::nearbyintf(row[i] / scale);
-    quants[i] = static_cast<int8_t>(std::clamp(q, -127.0F, 127.0F));
+    const float q = std::min(127.0F, std::max(-127.0F, row[i] / scale));
+    quants[i] = static_cast<int8_t>(nearest(q));
   }
   return scale;
 }
@@ -103,18 +146,16 @@ float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
                     std::span<uint8_t> scales, std::span<uint8_t> minimums) {
   const size_t groups = scales.size();
   constexpr auto kUnit = static_cast<float>(arithmetic::kMinimumUnit);
+  const std::vector<float> weights = whole_groups(row, groups);
   std::vector<Fit> fits(groups);
   float row_scale = arithmetic::kMinRowScale;
   for (size_t g = 0; g < groups; ++g) {
-    const auto n = static_cast<uint32_t>(std::min<size_t>(kGroup, row.size() - g * kGroup));
-    fits[g] = fit_group(row.data() + g * kGroup, n);
+    fits[g] = fit_group(weights.data() + g * kGroup);
     row_scale = std::max({row_scale, fits[g].scale / 63.0F, fits[g].minimum / (63.0F * kUnit)});
   }
   for (size_t g = 0; g < groups; ++g) {
-    const float* w = row.data() + g * kGroup;
-    const auto n = static_cast<uint32_t>(std::min<size_t>(kGroup, row.size() - g * kGroup));
-    const float scale = std::nearbyintf(fits[g].scale / row_scale);
-    const float minimum = std::nearbyintf(fits[g].minimum / (row_scale * kUnit));
+    const float scale = nearest(fits[g].scale / row_scale);
+    const float minimum = nearest(fits[g].minimum / (row_scale * kUnit));
     // The integers that a group may take are few: try the neighbours of the rounded fit.
     float q[kGroup];
     float kept[kGroup] = {};
@@ -123,16 +164,17 @@ float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
       for (int dm = -1; dm <= 1; ++dm) {
         const float s = std::clamp(scale + static_cast<float>(ds), 0.0F, 63.0F);
         const float m = std::clamp(minimum + static_cast<float>(dm), 0.0F, 63.0F);
-        const float error = assign(w, n, s * row_scale, m * kUnit * row_scale, q);
+        const float error = assign(weights.data() + g * kGroup, s * row_scale,
+                                   m * kUnit * row_scale, 0.0F, 15.0F, q);
         if (error < least) {
           least = error;
           scales[g] = static_cast<uint8_t>(s);
           minimums[g] = static_cast<uint8_t>(m);
-          std::copy_n(q, n, kept);
+          std::copy_n(q, kGroup, kept);
         }
       }
     }
-    for (uint32_t i = 0; i < n; ++i) quants[g * kGroup + i] = static_cast<uint8_t>(kept[i]);
+    store(kept, g, 0.0F, quants);
   }
   return row_scale;
 }
@@ -142,140 +184,27 @@ float quantize_row6(std::span<const float> row, std::span<uint8_t> quants,
   float largest = 0;
   for (const float w : row) largest = std::max(largest, std::fabs(w));
   const float row_scale = clamp_scale(largest / (31.0F * 127.0F));
+  const std::vector<float> weights = whole_groups(row, scales.size());
   for (size_t g = 0; g < scales.size(); ++g) {
-    const float* w = row.data() + g * kGroup;
-    const auto n = static_cast<uint32_t>(std::min<size_t>(kGroup, row.size() - g * kGroup));
+    const float* w = weights.data() + g * kGroup;
     float reach = 0;
-    for (uint32_t i = 0; i < n; ++i) reach = std::max(reach, std::fabs(w[i]));
-    const float whole = std::nearbyintf(reach / (31.0F * row_scale));
+    for (uint32_t i = 0; i < kGroup; ++i) reach = std::max(reach, std::fabs(w[i]));
+    const float whole = nearest(reach / (31.0F * row_scale));
+    float q[kGroup];
+    float kept[kGroup] = {};
     float least = INFINITY;
     for (int ds = -2; ds <= 2; ++ds) {
       const float s = std::clamp(whole + static_cast<float>(ds), 0.0F, 127.0F);
-      const float scale = s * row_scale;
-      const float inverse = scale > 0 ? 1.0F / scale : 0.0F;
-      float q[kGroup];
-      float error = 0;
-      for (uint32_t i = 0; i < n; ++i) {
-        q[i] = std::min(31.0F, std::max(-32.0F, std::nearbyintf(w[i] * inverse)));
-        const float d = scale * q[i] - w[i];
-        error += d * d;
-      }
+      const float error = assign(w, s * row_scale, 0.0F, -32.0F, 31.0F, q);
       if (error < least) {
         least = error;
         scales[g] = static_cast<uint8_t>(s);
-        for (uint32_t i = 0; i < n; ++i) {
-          quants[g * kGroup + i] = static_cast<uint8_t>(static_cast<int>(q[i]) + 32);
-        }
+        std::copy_n(q, kGroup, kept);
       }
     }
+    store(kept, g, 32.0F, quants);
   }
   return row_scale;
-}
-
-Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const MatrixPart& part,
-                                              kernels::WeightFormat format, ThreadPool& pool) {
-  const TensorInfo& info = tensor.info;
-  const uint64_t across = part.transposed ? 1 : 0;
-  if (info.shape.size() != 2 || info.shape[1 - across] != part.columns ||
-      info.shape[across] < uint64_t{part.first_row} + part.rows) {
-    return invalid("tensor " + info.name + ": its shape does not hold " +
-                   std::to_string(part.first_row + part.rows) + " rows of " +
-                   std::to_string(part.columns));
-  }
-  if (part.columns > arithmetic::kMaxRow) {
-    return unsupported("tensor " + info.name + ": rows of " + std::to_string(part.columns) +
-                       " are longer than " + std::to_string(arithmetic::kMaxRow));
-  }
-  kernels::PackedMatrix matrix = kernels::make_packed(format, part.rows, part.columns);
-  if (matrix.data.size() == 0) {
-    return Error{ErrorKind::kMemory,
-                 "tensor " + info.name + ": no memory for " +
-                     std::to_string(matrix.bytes_for(format, part.rows, part.columns)) +
-                     " bytes of weights"};
-  }
-  const uint64_t element = size_of(info.dtype);
-  const uint64_t stride = info.shape[1];
-  std::atomic<bool> bad{false};
-  // Sixteen rows at a time: a tile is written by one thread, and a transposed tensor is read in
-  // pieces of whole cache lines.
-  pool.split(kernels::tile_count(part.rows), 1, [&](uint64_t begin, uint64_t end) {
-    std::vector<float> rows(size_t{kernels::kTileRows} * part.columns);
-    std::vector<float> piece(kernels::kTileRows);
-    std::vector<int8_t> quants8(part.columns);
-    std::vector<uint8_t> quants(part.columns);
-    const size_t groups = (part.columns + kGroup - 1) / kGroup;
-    std::vector<uint8_t> scales(groups);
-    std::vector<uint8_t> minimums(groups);
-    for (uint64_t tile = begin; tile < end; ++tile) {
-      const auto first = static_cast<uint32_t>(tile * kernels::kTileRows);
-      const uint32_t count = std::min(kernels::kTileRows, part.rows - first);
-      bool ok = true;
-      if (part.transposed) {
-        for (uint32_t k = 0; k < part.columns; ++k) {
-          const uint64_t offset = (uint64_t{k} * stride + part.first_row + first) * element;
-          ok = widen(info.dtype, tensor.bytes.subspan(offset, count * element),
-                     std::span(piece).first(count))
-                   .ok() &&
-               ok;
-          for (uint32_t r = 0; r < count; ++r) rows[size_t{r} * part.columns + k] = piece[r];
-        }
-      } else {
-        const uint64_t offset = (uint64_t{part.first_row} + first) * stride * element;
-        ok = widen(info.dtype, tensor.bytes.subspan(offset, uint64_t{count} * stride * element),
-                   std::span(rows).first(size_t{count} * part.columns))
-                 .ok();
-      }
-      for (uint32_t r = 0; r < count; ++r) {
-        const std::span<const float> row(rows.data() + size_t{r} * part.columns, part.columns);
-        float largest = 0;
-        for (const float w : row) {
-          // Written so that NaN counts as too large.
-          if (!(std::fabs(w) <= largest)) largest = std::fabs(w);
-        }
-        if (!(largest <= arithmetic::kMaxRowScale * 127.0F) || !ok) {
-          bad.store(true);
-          continue;
-        }
-        switch (format) {
-          case kernels::WeightFormat::k8: {
-            const float scale = quantize_row8(row, quants8);
-            kernels::store_row8(matrix, first + r, quants8, scale);
-            break;
-          }
-          case kernels::WeightFormat::k4: {
-            const float scale = quantize_row4(row, quants, scales, minimums);
-            kernels::store_row4(matrix, first + r, quants, scales, minimums, scale);
-            break;
-          }
-          case kernels::WeightFormat::k6: {
-            const float scale = quantize_row6(row, quants, scales);
-            kernels::store_row6(matrix, first + r, quants, scales, scale);
-            break;
-          }
-        }
-      }
-    }
-  });
-  if (bad.load()) {
-    TANDEM_TRY(check_finite(tensor));
-    return unsupported("tensor " + info.name + ": a weight is beyond " +
-                       std::to_string(static_cast<int>(arithmetic::kMaxRowScale * 127.0F)));
-  }
-  return matrix;
-}
-
-Result<std::vector<float>> read_vector(const TensorData& tensor, uint64_t first, uint64_t count) {
-  if (first > tensor.info.elements() || count > tensor.info.elements() - first) {
-    return invalid("tensor " + tensor.info.name + ": holds " +
-                   std::to_string(tensor.info.elements()) + " values, wanted " +
-                   std::to_string(count) + " from " + std::to_string(first));
-  }
-  TANDEM_TRY(check_finite(tensor));
-  std::vector<float> values(count);
-  const uint64_t element = size_of(tensor.info.dtype);
-  TANDEM_TRY(
-      widen(tensor.info.dtype, tensor.bytes.subspan(first * element, count * element), values));
-  return values;
 }
 
 }  // namespace tandem::weights

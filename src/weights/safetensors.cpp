@@ -389,7 +389,11 @@ Result<TensorData> SafetensorsFile::read(std::string_view tensor) const {
   auto info = weight_info(*entry);
   if (!info.ok()) return info.error().in(path);
   TANDEM_ASSIGN(auto raw, read_raw(*entry));
-  return TensorData{std::move(*info), raw.bytes, std::move(raw.owner)};
+  auto release = [file = file_, begin = entry->offset, bytes = entry->bytes](uint64_t offset,
+                                                                             uint64_t length) {
+    if (offset < bytes) file->release(begin + offset, std::min(length, bytes - offset));
+  };
+  return TensorData{std::move(*info), raw.bytes, std::move(raw.owner), std::move(release)};
 }
 
 Result<SafetensorsFile::Raw> SafetensorsFile::read_raw(const StoredTensor& tensor) const {

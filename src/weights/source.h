@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,6 +46,10 @@ struct TensorData {
   TensorInfo info;
   std::span<const std::byte> bytes;  ///< exactly info.bytes() long
   std::shared_ptr<const void> owner;
+  /// Tells the source that bytes [offset, offset + length) won't be read again soon (they may be:
+  /// it is only slower), so that a large tensor need not be in memory as a whole. A range that
+  /// passes the end is cut. May be empty.
+  std::function<void(uint64_t offset, uint64_t length)> release = nullptr;
 };
 
 /// Gives tensors by name. Implementations must allow concurrent calls.

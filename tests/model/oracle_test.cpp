@@ -3,17 +3,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
-#include "base/hash.h"
-#include "model/stage.h"
-#include "weights/checkpoint.h"
+#include "model/support.h"
 #include "weights/safetensors.h"
 
 namespace tandem::model {
 namespace {
-
-const std::filesystem::path kOracle = std::string(TANDEM_SOURCE_DIR) + "/tests/data/oracle";
 
 template <typename T>
 std::vector<T> read_golden(const weights::SafetensorsFile& file, const std::string& tensor) {
@@ -27,52 +22,12 @@ std::vector<T> read_golden(const weights::SafetensorsFile& file, const std::stri
   return values;
 }
 
-struct Model {
-  std::unique_ptr<weights::Checkpoint> checkpoint;
-  ModelConfig config;
-  std::unique_ptr<Stage> stage;
-  std::unique_ptr<Ends> ends;
-
-  std::vector<float> logits(Sequence& sequence, std::span<const uint32_t> tokens) {
-    auto hidden = ends->embed(tokens, sequence.length());
-    EXPECT_TRUE(hidden.ok());
-    const Status status = stage->run(sequence, sequence.length(), *hidden);
-    EXPECT_TRUE(status.ok()) << status.error().message;
-    std::vector<float> result;
-    EXPECT_TRUE(ends->logits(*hidden, 0, hidden->tokens(), result).ok());
-    return result;
-  }
-};
-
-Model load(const std::filesystem::path& folder, Isa isa) {
-  Model model;
-  auto checkpoint = weights::Checkpoint::open(folder);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  model.checkpoint = std::move(*checkpoint);
-  auto config = parse_config(model.checkpoint->config_json());
-  EXPECT_TRUE(config.ok()) << config.error().message;
-  model.config = *config;
-  resolve_prefix(model.config, [&](std::string_view name) {
-    return model.checkpoint->find(name) != nullptr;
-  });
-  StageOptions options;
-  options.last_layer = model.config.layers;
-  options.isa = isa;
-  options.pool = std::make_shared<ThreadPool>(2);
-  auto stage = Stage::load(model.config, options, *model.checkpoint, {});
-  EXPECT_TRUE(stage.ok()) << stage.error().message;
-  model.stage = std::move(*stage);
-  auto ends = Ends::load(model.config, options, *model.checkpoint, {});
-  EXPECT_TRUE(ends.ok()) << ends.error().message;
-  model.ends = std::move(*ends);
-  return model;
-}
-
 class Oracle : public testing::TestWithParam<const char*> {};
 
 TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
-  const auto folder = kOracle / GetParam();
-  Model model = load(folder, Isa::kBest);
+  const auto folder = oracle_folder() / GetParam();
+  Files files = open(GetParam());
+  Loaded model = load(files, with(2, Isa::kBest));
   auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.error().message;
   const auto ids = read_golden<int32_t>(**golden, "tokens");
@@ -105,8 +60,9 @@ TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
 }
 
 TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
-  const auto folder = kOracle / GetParam();
-  Model model = load(folder, Isa::kBest);
+  const auto folder = oracle_folder() / GetParam();
+  Files files = open(GetParam());
+  Loaded model = load(files, with(2, Isa::kBest));
   auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
   ASSERT_TRUE(golden.ok());
   const auto prompt = read_golden<int32_t>(**golden, "greedy_prompt");
@@ -116,7 +72,7 @@ TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
   std::vector<uint32_t> tokens(prompt.begin(), prompt.end());
   for (size_t step = 0; step < greedy.size(); ++step) {
     const std::vector<float> logits = model.logits(*sequence, tokens);
-    const auto last = logits.end() - model.config.vocab;
+    const auto last = logits.end() - files.config.vocab;
     const auto best = static_cast<int32_t>(std::max_element(last, logits.end()) - last);
     if (margin[step] > 0.05F) {
       EXPECT_EQ(best, greedy[step]) << "step " << step;
@@ -127,16 +83,18 @@ TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
 }
 
 TEST_P(Oracle, TheReferenceAndTheFastKernelsGiveTheSameBitsAtEveryWidth) {
-  const auto folder = kOracle / GetParam();
+  const auto folder = oracle_folder() / GetParam();
   auto golden = weights::SafetensorsFile::open(folder / "golden.safetensors");
   ASSERT_TRUE(golden.ok());
   const auto ids = read_golden<int32_t>(**golden, "tokens");
   const std::vector<uint32_t> tokens(ids.begin(), ids.end());
-  Model reference = load(folder, Isa::kScalar);
+  Files files = open(GetParam());
+  Loaded reference = load(files, with(1, Isa::kScalar));
   auto whole = reference.stage->new_sequence();
   const std::vector<float> wanted = reference.logits(*whole, tokens);
-  for (const Isa isa : {Isa::kScalar, Isa::kBest}) {
-    Model model = load(folder, isa);
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (!available(isa)) continue;
+    Loaded model = load(files, with(2, isa));
     for (const size_t width : {1, 2, 5, 16, 48}) {
       auto sequence = model.stage->new_sequence();
       std::vector<float> logits;
@@ -153,7 +111,8 @@ TEST_P(Oracle, TheReferenceAndTheFastKernelsGiveTheSameBitsAtEveryWidth) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Oracle,
-                         testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2"),
+                         testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3",
+                                         "gpt2"),
                          [](const auto& family) {
                            std::string id = family.param;
                            std::replace(id.begin(), id.end(), '-', '_');

@@ -10,7 +10,7 @@
 namespace tandem::text {
 namespace {
 
-using nlohmann::json;
+using json = ChatJson;
 
 const std::string kFolder = TANDEM_SOURCE_DIR "/tests/data/text/storyteller";
 

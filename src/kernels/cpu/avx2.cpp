@@ -1,9 +1,95 @@
-#include "kernels/cpu/cpu_kernels.h"
+// The table of the AVX2 set, and its prepared activations.
+#include "kernels/cpu/avx2.h"
+
+#include "kernels/cpu/avx2_vector.h"
 
 namespace tandem::kernels::cpu {
+
+#if defined(__x86_64__)
+
+namespace avx2 {
+namespace {
+
+TANDEM_AVX2 int64_t prepare_token(const int16_t* values, uint32_t padded, uint8_t* planes) {
+  uint8_t* sums = planes + size_t{padded} * 2;
+  // Bytes 0, 2, 4, 6 and 1, 3, 5, 7 of eight: four low ones, then four high ones.
+  const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,  //
+                                         0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  const __m256i upper = _mm256_set1_epi16(static_cast<int16_t>(0xff00));
+  int64_t total = 0;
+  for (uint32_t k = 0; k < padded; k += 32) {
+    __m256i group = _mm256_setzero_si256();  // low and high sums in turn
+    for (uint32_t i = 0; i < 32; i += 16) {
+      const __m256i x = load(values + k + i);
+      // Adding 128 carries into the upper byte just when the lower one is negative.
+      const __m256i carried = _mm256_add_epi16(x, _mm256_set1_epi16(128));
+      const __m256i both = _mm256_shuffle_epi8(_mm256_blendv_epi8(x, carried, upper), order);
+      store(planes + size_t{k + i} * 2, both);
+      group = _mm256_add_epi32(
+          group,
+          _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), both), _mm256_set1_epi16(1)));
+    }
+    int32_t lanes[8];
+    store(lanes, group);
+    const int32_t low = lanes[0] + lanes[2] + lanes[4] + lanes[6];
+    const int32_t high = lanes[1] + lanes[3] + lanes[5] + lanes[7];
+    const int16_t pair[2] = {static_cast<int16_t>(low), static_cast<int16_t>(high)};
+    uint8_t* place = sums + k / 64 * 8 + k / 32 % 2 * 2;
+    std::memcpy(place, &pair[0], 2);
+    std::memcpy(place + 4, &pair[1], 2);
+    total += low + 256 * int64_t{high};
+  }
+  return total;
+}
+
+void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+            uint32_t tile_end, const float* bias, float* out, size_t stride) {
+  const auto product = matrix.format == WeightFormat::k8 ? matmul8 : matmul4;
+  product(matrix, in, tile_begin, tile_end, bias, out, stride);
+}
+
+}  // namespace
+
+size_t prepared_bytes(uint32_t padded) {
+  return size_t{padded} * 2 + size_t{padded} / 64 * 8;
+}
+
+void prepare(ActivationRows& rows, uint32_t begin, uint32_t end) {
+  const size_t bytes = prepared_bytes(rows.padded);
+  for (uint32_t t = begin; t < end; ++t) {
+    rows.sums[t] = prepare_token(rows.values.data() + size_t{t} * rows.padded, rows.padded,
+                                 rows.prepared.data() + t * bytes);
+  }
+}
+
+}  // namespace avx2
+
+const CpuKernels* avx2_kernels() {
+  static const CpuKernels kernels = {
+      "avx2",
+      avx2::quantize,
+      avx2::rms_norm,
+      avx2::layer_norm,
+      avx2::prepared_bytes,
+      avx2::prepare,
+      avx2::matmul,
+      avx2::add,
+      avx2::gated_silu,
+      avx2::gelu,
+      avx2::to_boundary,
+      avx2::from_boundary,
+      avx2::rotate,
+      avx2::attention,
+  };
+  return &kernels;
+}
+
+#else
 
 const CpuKernels* avx2_kernels() {
   return nullptr;
 }
+
+#endif
 
 }  // namespace tandem::kernels::cpu

@@ -13,19 +13,25 @@ void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
 }
 
-CpuKernels make() {
-  CpuKernels kernels = scalar_kernels();
-  kernels.isa = "avx512";
-  kernels.prepared_bytes = avx512::prepared_bytes;
-  kernels.prepare = avx512::prepare;
-  kernels.matmul = matmul;
-  return kernels;
-}
-
 }  // namespace
 
 const CpuKernels* avx512_kernels() {
-  static const CpuKernels kernels = make();
+  static const CpuKernels kernels = {
+      "avx512",
+      avx512::quantize,
+      avx512::rms_norm,
+      avx512::layer_norm,
+      avx512::prepared_bytes,
+      avx512::prepare,
+      matmul,
+      avx512::add,
+      avx512::gated_silu,
+      avx512::gelu,
+      avx512::to_boundary,
+      avx512::from_boundary,
+      avx512::rotate,
+      avx512::attention,
+  };
   return &kernels;
 }
 

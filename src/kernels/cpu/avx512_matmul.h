@@ -4,9 +4,7 @@
 
 #if defined(__x86_64__)
 
-#include <cstring>
-
-#include "kernels/cpu/avx512.h"
+#include "kernels/cpu/avx512_vector.h"
 
 namespace tandem::kernels::cpu::avx512 {
 namespace {
@@ -19,32 +17,6 @@ struct MatmulOutput {
   float* out;
   size_t stride;
 };
-
-// Four bytes in every lane.
-TANDEM_AVX512 inline __m512i broadcast4(const uint8_t* bytes) {
-  int32_t value;
-  std::memcpy(&value, bytes, 4);
-  return _mm512_set1_epi32(value);
-}
-
-// sum += a * b, four products of unsigned and signed bytes a lane. As an instruction, not as
-// _mm512_dpbusd_epi32: GCC 12 copies that one's accumulator to another register each time, runs
-// out of them and keeps half the sums on the stack, which costs half the speed.
-TANDEM_AVX512 inline void add_products(__m512i& sum, __m512i a, __m512i b) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-}
-
-// The same with four bytes from memory in every lane.
-TANDEM_AVX512 inline void add_products(__m512i& sum, __m512i a, const uint8_t* b) {
-  struct Four {
-    uint8_t bytes[4];
-  };
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(*reinterpret_cast<const Four*>(b)));
-}
-
-TANDEM_AVX512 inline void touch(const uint8_t* line) {
-  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-}
 
 // Rows of tile `tile` of one token from their exact sums, rows 0 to 7 and 8 to 15 apart: one
 // rounding to float, one product, perhaps one sum.
@@ -61,12 +33,6 @@ TANDEM_AVX512 inline void store_rows(const MatmulOutput& o, uint32_t tile, uint3
   __m512 y = _mm512_mul_ps(sums, scale);
   if (o.bias != nullptr) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, o.bias + row));
   _mm512_mask_storeu_ps(o.out + token * o.stride + row, mask, y);
-}
-
-// 256 * high + low of eight lanes, in 64 bits.
-TANDEM_AVX512 inline __m512i combine_planes(__m256i low, __m256i high) {
-  return _mm512_add_epi64(_mm512_cvtepi32_epi64(low),
-                          _mm512_slli_epi64(_mm512_cvtepi32_epi64(high), 8));
 }
 
 }  // namespace

@@ -80,114 +80,144 @@ TANDEM_AVX512 inline void unpack(const uint8_t* low, const uint8_t* high, size_t
   }
 }
 
-// Two 16-bit integers in every lane.
-TANDEM_AVX512 inline __m512i broadcast_pair(const uint8_t* pair) {
-  return broadcast4(pair);
+// sums[r] += weights[r] times four bytes of activations: from memory for one tile, loaded once for
+// two.
+template <int Tiles>
+TANDEM_AVX512 inline void add_to_tiles(__m512i* sums, const __m512i* weights,
+                                       const uint8_t* bytes) {
+  if constexpr (Tiles == 1) {
+    add_products(sums[0], weights[0], bytes);
+  } else {
+    const __m512i values = broadcast4(bytes);
+    add_products(sums[0], weights[0], values);
+    add_products(sums[1], weights[1], values);
+  }
 }
 
-// `Tokens` tokens from `token` on times one tile.
-template <WeightFormat Format, int Tokens>
+// `Tokens` tokens from `token` on times `Tiles` tiles from `tile` on. Two tiles share each
+// activation that is loaded; the sums that this leaves no registers for are touched once a group.
+template <WeightFormat Format, int Tokens, int Tiles>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead) {
   const size_t token_bytes = prepared_bytes(o.in.padded);
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
   const uint8_t* w = o.matrix.tile(tile);
+  const size_t tile_bytes = o.matrix.tile_bytes();
   const uint8_t* high_bits = w + PackedMatrix::high_offset(o.matrix.columns);
   const uint8_t* scales = w + PackedMatrix::scales_offset(Format, o.matrix.columns);
   const uint32_t steps = o.in.padded / 64;
-  __m512i total[Tokens][2];
-#pragma GCC unroll 12
-  for (int t = 0; t < Tokens; ++t) {
-    total[t][0] = _mm512_setzero_si512();
-    total[t][1] = _mm512_setzero_si512();
-  }
+  __m512i total[Tokens][Tiles][2] = {};
   for (uint32_t begin = 0; begin < steps; begin += kSegment) {
     const uint32_t end = begin + kSegment < steps ? begin + kSegment : steps;
-    __m512i low[Tokens];
-    __m512i high[Tokens];
-#pragma GCC unroll 12
-    for (int t = 0; t < Tokens; ++t) {
-      low[t] = _mm512_setzero_si512();
-      high[t] = _mm512_setzero_si512();
-    }
+    __m512i low[Tokens][Tiles] = {};
+    __m512i high[Tokens][Tiles] = {};
     for (size_t step = begin; step < end; ++step) {
-      const uint8_t* weights = w + step * kStepBytes;
-      const Multipliers m = multipliers<Format>(scales, step);
       for (uint32_t line = ahead.first; line < ahead.last; ++line) {
-        touch(ahead.tile + step * kStepBytes + line * 64);
+#pragma GCC unroll 2
+        for (int r = 0; r < Tiles; ++r) {
+          touch(ahead.tile + r * tile_bytes + step * kStepBytes + line * 64);
+        }
       }
+      Multipliers m[Tiles];
+#pragma GCC unroll 2
+      for (int r = 0; r < Tiles; ++r) m[r] = multipliers<Format>(scales + r * tile_bytes, step);
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
-        __m512i group_low[Tokens];
-        __m512i group_high[Tokens];
+        __m512i group_low[Tokens][Tiles];
+        __m512i group_high[Tokens][Tiles];
 #pragma GCC unroll 12
         for (int t = 0; t < Tokens; ++t) {
-          group_low[t] = _mm512_setzero_si512();
-          group_high[t] = _mm512_setzero_si512();
+#pragma GCC unroll 2
+          for (int r = 0; r < Tiles; ++r) {
+            group_low[t][r] = _mm512_setzero_si512();
+            group_high[t][r] = _mm512_setzero_si512();
+          }
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
           const int chunk = g * 4 + c;
-          __m512i first;
-          __m512i second;
-          unpack<Format>(weights + chunk * 64, high_bits + step * 256, chunk, first, second);
+          __m512i first[Tiles];
+          __m512i second[Tiles];
+#pragma GCC unroll 2
+          for (int r = 0; r < Tiles; ++r) {
+            unpack<Format>(w + r * tile_bytes + step * kStepBytes + chunk * 64,
+                           high_bits + r * tile_bytes + step * 256, chunk, first[r], second[r]);
+          }
 #pragma GCC unroll 12
           for (int t = 0; t < Tokens; ++t) {
             const uint8_t* planes = x + t * token_bytes + step * kStepX + chunk * 16;
-            add_products(group_low[t], first, planes);
-            add_products(group_high[t], first, planes + 4);
-            add_products(group_low[t], second, planes + 8);
-            add_products(group_high[t], second, planes + 12);
+            add_to_tiles<Tiles>(group_low[t], first, planes);
+            add_to_tiles<Tiles>(group_high[t], first, planes + 4);
+            add_to_tiles<Tiles>(group_low[t], second, planes + 8);
+            add_to_tiles<Tiles>(group_high[t], second, planes + 12);
           }
         }
 #pragma GCC unroll 12
         for (int t = 0; t < Tokens; ++t) {
-          low[t] = _mm512_add_epi32(low[t], _mm512_mullo_epi32(group_low[t], m.scale[g]));
-          high[t] = _mm512_add_epi32(high[t], _mm512_mullo_epi32(group_high[t], m.scale[g]));
+#pragma GCC unroll 2
+          for (int r = 0; r < Tiles; ++r) {
+            const __m512i scale = m[r].scale[g];
+            low[t][r] = _mm512_add_epi32(low[t][r], _mm512_mullo_epi32(group_low[t][r], scale));
+            high[t][r] = _mm512_add_epi32(high[t][r], _mm512_mullo_epi32(group_high[t][r], scale));
+          }
         }
       }
 #pragma GCC unroll 12
       for (int t = 0; t < Tokens; ++t) {
         const uint8_t* sum = sums + t * token_bytes + step * 8;
-        low[t] = _mm512_dpwssd_epi32(low[t], m.pairs, broadcast_pair(sum));
-        high[t] = _mm512_dpwssd_epi32(high[t], m.pairs, broadcast_pair(sum + 4));
+#pragma GCC unroll 2
+        for (int r = 0; r < Tiles; ++r) {
+          add_pairs(low[t][r], m[r].pairs, sum);
+          add_pairs(high[t][r], m[r].pairs, sum + 4);
+        }
       }
     }
-#pragma GCC unroll 12
     for (int t = 0; t < Tokens; ++t) {
-      total[t][0] = _mm512_add_epi64(total[t][0], combine_planes(_mm512_castsi512_si256(low[t]),
-                                                                 _mm512_castsi512_si256(high[t])));
-      total[t][1] =
-          _mm512_add_epi64(total[t][1], combine_planes(_mm512_extracti64x4_epi64(low[t], 1),
-                                                       _mm512_extracti64x4_epi64(high[t], 1)));
+      for (int r = 0; r < Tiles; ++r) {
+        const __m512i l = low[t][r];
+        const __m512i h = high[t][r];
+        total[t][r][0] = _mm512_add_epi64(
+            total[t][r][0], combine_planes(_mm512_castsi512_si256(l), _mm512_castsi512_si256(h)));
+        total[t][r][1] = _mm512_add_epi64(
+            total[t][r][1],
+            combine_planes(_mm512_extracti64x4_epi64(l, 1), _mm512_extracti64x4_epi64(h, 1)));
+      }
     }
   }
-#pragma GCC unroll 12
-  for (int t = 0; t < Tokens; ++t) {
-    store_rows(o, tile, token + static_cast<uint32_t>(t), total[t][0], total[t][1]);
+  for (uint32_t t = 0; t < Tokens; ++t) {
+    for (uint32_t r = 0; r < Tiles; ++r) {
+      store_rows(o, tile + r, token + t, total[t][r][0], total[t][r][1]);
+    }
   }
 }
 
 using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const Ahead& ahead);
 
+// [tiles - 1][tokens - 1]
 constexpr uint32_t kMostTokens = 6;
 template <WeightFormat Format>
-constexpr Block kBlocks[kMostTokens] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
-                                        block<Format, 4>, block<Format, 5>, block<Format, 6>};
+constexpr Block kBlocks[2][kMostTokens] = {
+    {block<Format, 1, 1>, block<Format, 2, 1>, block<Format, 3, 1>, block<Format, 4, 1>,
+     block<Format, 5, 1>, block<Format, 6, 1>},
+    {block<Format, 1, 2>, block<Format, 2, 2>, block<Format, 3, 2>, block<Format, 4, 2>,
+     block<Format, 5, 2>, block<Format, 6, 2>}};
 
 template <WeightFormat Format>
 void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
-  for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
+  const uint32_t wide = o.in.tokens > 1 ? 2 : 1;
+  for (uint32_t tile = tile_begin; tile < tile_end;) {
+    const uint32_t tiles = tile_end - tile >= wide ? wide : 1;
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (o.in.tokens - token) / (blocks - b);
-      // One token streams and touches the same stream ahead; more share the next tile's lines.
-      Ahead ahead{o.matrix.tile(tile + 1), 8 * b / blocks, 8 * (b + 1) / blocks};
+      // One token streams and touches the same stream ahead; more share the next tiles' lines.
+      Ahead ahead{o.matrix.tile(tile + tiles), 8 * b / blocks, 8 * (b + 1) / blocks};
       if (o.in.tokens == 1) ahead.tile = o.matrix.tile(tile) + 4096;
-      kBlocks<Format>[tokens - 1](o, tile, token, ahead);
+      kBlocks<Format>[tiles - 1][tokens - 1](o, tile, token, ahead);
       token += tokens;
     }
+    tile += tiles;
   }
 }
 

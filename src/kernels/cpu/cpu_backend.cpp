@@ -10,12 +10,16 @@ namespace {
 struct Scratch {
   std::vector<float> floats;
   std::vector<int16_t> shorts;
+  std::vector<int16_t> values;
+  std::vector<uint16_t> halves;
   std::vector<int32_t> integers;
   AttentionScratch attention;
   void grow(size_t n) {
     if (floats.size() < n) {
       floats.resize(n);
       shorts.resize(n);
+      values.resize(n);
+      halves.resize(n);
       integers.resize(n);
     }
   }
@@ -74,37 +78,53 @@ std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_head
 }
 
 Status CpuBackend::begin(uint32_t tokens) {
-  tokens_ = tokens;
   finite_.store(true, std::memory_order_relaxed);
+  exhausted_.store(false, std::memory_order_relaxed);
   if (tokens > capacity_) {
-    const Error exhausted{ErrorKind::kMemory,
-                          "no memory for a pass of " + std::to_string(tokens) + " tokens"};
     capacity_ = 0;
-    for (FloatRows& rows : floats_) {
-      rows.values = AlignedArray<float>(size_t{tokens} * rows.columns);
-      if (rows.values.size() == 0) return exhausted;
-    }
-    for (ActivationRows& rows : activations_) {
-      rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.padded);
-      rows.prepared = AlignedArray<uint8_t>(tokens * kernels_.prepared_bytes(rows.padded));
-      rows.exponents.assign(tokens, 0);
-      rows.sums.assign(tokens, 0);
-      if (rows.values.size() == 0) return exhausted;
-    }
-    for (HeadRows& rows : heads_) {
-      rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.heads * rows.padded_dim);
-      rows.exponents.assign(size_t{tokens} * rows.heads, 0);
-      if (rows.values.size() == 0) return exhausted;
+    if (!grow(tokens)) {
+      return Error{ErrorKind::kMemory,
+                   "no memory for a pass of " + std::to_string(tokens) + " tokens"};
     }
     capacity_ = tokens;
   }
+  tokens_ = tokens;
   for (ActivationRows& rows : activations_) rows.tokens = tokens;
   return {};
 }
 
+bool CpuBackend::grow(uint32_t tokens) {
+  for (FloatRows& rows : floats_) {
+    rows.values = AlignedArray<float>(size_t{tokens} * rows.columns);
+    if (rows.values.size() == 0) return false;
+  }
+  for (ActivationRows& rows : activations_) {
+    const size_t prepared = tokens * kernels_.prepared_bytes(rows.padded);
+    rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.padded);
+    rows.prepared = AlignedArray<uint8_t>(prepared);
+    rows.exponents.assign(tokens, 0);
+    rows.sums.assign(tokens, 0);
+    if (rows.values.size() == 0 || rows.prepared.size() < prepared) return false;
+  }
+  size_t widest = 0;
+  for (HeadRows& rows : heads_) {
+    rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.heads * rows.padded_dim);
+    rows.exponents.assign(size_t{tokens} * rows.heads, 0);
+    widest = std::max(widest, size_t{tokens} * rows.heads * rows.head_dim);
+    if (rows.values.size() == 0) return false;
+  }
+  head_outputs_ = AlignedArray<float>(widest);
+  return head_outputs_.size() == widest;
+}
+
+// Fewer elements than this are done before another thread has woken up.
+constexpr uint32_t kElementsWorthForking = 16384;
+
 template <typename Body>
-void CpuBackend::each_token(Body&& body) {
-  pool_.split(tokens_, 1, [&](uint64_t begin, uint64_t end) {
+void CpuBackend::each_token(uint32_t columns, Body&& body) {
+  const uint64_t fewest = (kElementsWorthForking + columns - 1) / std::max<uint32_t>(columns, 1);
+  const uint64_t share = tokens_ / (uint64_t{pool_.threads()} * 4);
+  pool_.split(tokens_, std::max<uint64_t>(fewest, share), [&](uint64_t begin, uint64_t end) {
     for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
   });
 }
@@ -112,7 +132,7 @@ void CpuBackend::each_token(Body&& body) {
 void CpuBackend::load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                              Floats out) {
   FloatRows& rows = floats_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     kernels_.from_boundary(half.data() + size_t{t} * rows.columns, rows.columns, exponents[t],
                            rows.row(t));
   });
@@ -120,19 +140,20 @@ void CpuBackend::load_hidden(std::span<const uint16_t> half, std::span<const int
 
 void CpuBackend::round_hidden(Floats hidden) {
   FloatRows& rows = floats_[hidden.id];
-  std::vector<uint16_t> half(size_t{tokens_} * rows.columns);
-  each_token([&](uint32_t t) {
-    uint16_t* part = half.data() + size_t{t} * rows.columns;
+  each_token(rows.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(rows.columns);
+    uint16_t* half = memory.halves.data();
     int16_t exponent = 0;
-    if (!kernels_.to_boundary(rows.row(t), rows.columns, part, &exponent)) fail();
-    kernels_.from_boundary(part, rows.columns, exponent, rows.row(t));
+    if (!kernels_.to_boundary(rows.row(t), rows.columns, half, &exponent)) fail();
+    kernels_.from_boundary(half, rows.columns, exponent, rows.row(t));
   });
 }
 
 void CpuBackend::store_hidden(Floats hidden, std::span<uint16_t> half,
                               std::span<int16_t> exponents) {
   FloatRows& rows = floats_[hidden.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     if (!kernels_.to_boundary(rows.row(t), rows.columns, half.data() + size_t{t} * rows.columns,
                               &exponents[t])) {
       fail();
@@ -161,7 +182,7 @@ void CpuBackend::quantize_row(const float* x, ActivationRows& out, uint32_t toke
 void CpuBackend::norm(Floats in, const Norm& norm, Activations out) {
   FloatRows& rows = floats_[in.id];
   ActivationRows& result = activations_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     Scratch& memory = scratch();
     memory.grow(rows.columns);
     if (!apply(norm, rows.row(t), memory.shorts.data(), memory.floats.data())) fail();
@@ -172,7 +193,7 @@ void CpuBackend::norm(Floats in, const Norm& norm, Activations out) {
 void CpuBackend::norm_floats(Floats in, const Norm& norm, Floats out) {
   FloatRows& rows = floats_[in.id];
   FloatRows& result = floats_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     Scratch& memory = scratch();
     memory.grow(rows.columns);
     if (!apply(norm, rows.row(t), memory.shorts.data(), result.row(t))) fail();
@@ -183,8 +204,9 @@ void CpuBackend::matmul(Activations in, std::span<const Product> products) {
   const ActivationRows& rows = activations_[in.id];
   uint64_t tiles = 0;
   for (const Product& product : products) tiles += tile_count(matrices_[product.matrix.id].rows);
-  // A few pieces a thread, so that a thread that is held up does not hold up the others.
-  const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 4));
+  // A few pieces a thread, so that a thread that is held up does not hold up the others; an even
+  // number of tiles, since kernels take two together.
+  const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 8)) * 2;
   pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
     uint64_t first = 0;
     for (const Product& product : products) {
@@ -207,14 +229,14 @@ void CpuBackend::matmul(Activations in, std::span<const Product> products) {
 void CpuBackend::add(Floats hidden, Floats delta) {
   FloatRows& x = floats_[hidden.id];
   FloatRows& y = floats_[delta.id];
-  each_token([&](uint32_t t) { kernels_.add(x.row(t), y.row(t), x.columns); });
+  each_token(x.columns, [&](uint32_t t) { kernels_.add(x.row(t), y.row(t), x.columns); });
 }
 
 void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
   FloatRows& g = floats_[gate.id];
   FloatRows& u = floats_[up.id];
   ActivationRows& result = activations_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(g.columns, [&](uint32_t t) {
     Scratch& memory = scratch();
     memory.grow(g.columns);
     kernels_.gated_silu(g.row(t), u.row(t), g.columns, memory.floats.data());
@@ -225,7 +247,7 @@ void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
 void CpuBackend::gelu(Floats in, Activations out) {
   FloatRows& rows = floats_[in.id];
   ActivationRows& result = activations_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     Scratch& memory = scratch();
     memory.grow(rows.columns);
     kernels_.gelu(rows.row(t), rows.columns, memory.floats.data());
@@ -254,7 +276,7 @@ bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool 
 void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
   FloatRows& rows = floats_[in.id];
   HeadRows& result = heads_[out.id];
-  each_token([&](uint32_t t) {
+  each_token(rows.columns, [&](uint32_t t) {
     for (uint32_t h = 0; h < result.heads; ++h) {
       const size_t slot = size_t{t} * result.heads + h;
       if (!head(rows.row(t) + size_t{h} * result.head_dim, result.head_dim, norm, rotary, t,
@@ -270,8 +292,10 @@ void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, 
   FloatRows& rows = floats_[in.id];
   auto& kv_cache = static_cast<CpuKvCache&>(cache);
   const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
-  each_token([&](uint32_t t) {
-    std::vector<int16_t> values(head_dim);
+  each_token(rows.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(head_dim);
+    std::vector<int16_t>& values = memory.values;
     for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
       int32_t exponent = 0;
       if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, norm, rotary, t, values.data(),
@@ -287,8 +311,10 @@ void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t posi
   FloatRows& rows = floats_[in.id];
   auto& kv_cache = static_cast<CpuKvCache&>(cache);
   const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
-  each_token([&](uint32_t t) {
-    std::vector<int16_t> values(head_dim);
+  each_token(rows.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(head_dim);
+    std::vector<int16_t>& values = memory.values;
     for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
       int32_t exponent = 0;
       if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, nullptr, false, t, values.data(),
@@ -307,23 +333,45 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
   ActivationRows& result = activations_[out.id];
   const uint32_t kv_heads = kv_cache.kv_heads();
   const uint32_t group = q.heads / kv_heads;
-  std::vector<float> outputs(size_t{tokens_} * result.columns);
-  pool_.split(uint64_t{tokens_} * q.heads, 1, [&](uint64_t begin, uint64_t end) {
+  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
+  // cache together, but not so many that threads stand idle.
+  constexpr uint32_t kMostRows = 16;
+  uint32_t tokens = std::clamp(kMostRows / group, 1U, tokens_);
+  uint32_t heads = group;
+  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
+  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * parts(group, heads); };
+  while (tasks() < 2 * pool_.threads() && tokens > 1) tokens = (tokens + 1) / 2;
+  while (tasks() < pool_.threads() && heads > 1) heads = (heads + 1) / 2;
+  const uint32_t token_parts = parts(tokens_, tokens);
+  const uint32_t head_parts = parts(group, heads);
+  pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; ++i) {
-      const auto t = static_cast<uint32_t>(i / q.heads);
-      const auto h = static_cast<uint32_t>(i % q.heads);
+      const auto kv_head = static_cast<uint32_t>(i / (token_parts * head_parts));
+      const auto t = static_cast<uint32_t>(i / head_parts % token_parts) * tokens;
+      const uint32_t in_group = static_cast<uint32_t>(i % head_parts) * heads;
+      const uint32_t h = kv_head * group + in_group;
+      const size_t slot = size_t{t} * q.heads + h;
       AttentionTask task;
-      task.query = q.values.data() + i * q.padded_dim;
-      task.query_exponent = q.exponents[i];
-      task.end = step.position + t + 1;
-      task.begin = step.window != 0 && task.end > step.window ? task.end - step.window : 0;
+      task.queries = q.values.data() + slot * q.padded_dim;
+      task.exponents = q.exponents.data() + slot;
+      task.query_stride = size_t{q.heads} * q.padded_dim;
+      task.exponent_stride = q.heads;
+      task.out_stride = result.columns;
+      task.tokens = std::min(tokens, tokens_ - t);
+      task.heads = std::min(heads, group - in_group);
+      task.position = step.position + t;
+      task.window = step.window;
       task.constant = step.constant;
-      kernels_.attention(kv_cache.view(step.layer, h / group), task, scratch().attention,
-                         outputs.data() + size_t{t} * result.columns + size_t{h} * q.head_dim);
+      if (!kernels_.attention(
+              kv_cache.view(step.layer, kv_head), task, scratch().attention,
+              head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim)) {
+        exhausted_.store(true, std::memory_order_relaxed);
+      }
     }
   });
-  each_token(
-      [&](uint32_t t) { quantize_row(outputs.data() + size_t{t} * result.columns, result, t); });
+  each_token(result.columns, [&](uint32_t t) {
+    quantize_row(head_outputs_.data() + size_t{t} * result.columns, result, t);
+  });
 }
 
 void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float> out) {
@@ -332,6 +380,9 @@ void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float
 }
 
 Status CpuBackend::finish() {
+  if (exhausted_.load(std::memory_order_relaxed)) {
+    return Error{ErrorKind::kMemory, "no memory for attention's scores"};
+  }
   if (!finite_.load(std::memory_order_relaxed)) {
     return invalid(
         "an activation is infinite or not a number; the weights are broken or the model "

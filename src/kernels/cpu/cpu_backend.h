@@ -70,9 +70,11 @@ class CpuBackend final : public Backend {
   bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
   // out row `token` = quantize(x).
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);
-  // Runs body(token) for the pass's tokens on the pool.
+  // Runs body(token) for the pass's tokens, on the pool if there are enough elements in all.
   template <typename Body>
-  void each_token(Body&& body);
+  void each_token(uint32_t columns, Body&& body);
+  // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
+  bool grow(uint32_t tokens);
   void fail() { finite_.store(false, std::memory_order_relaxed); }
 
   const CpuKernels& kernels_;
@@ -81,11 +83,13 @@ class CpuBackend final : public Backend {
   uint32_t tokens_ = 0;
   uint32_t capacity_ = 0;
   std::atomic<bool> finite_{true};
+  std::atomic<bool> exhausted_{false};
   std::vector<PackedMatrix> matrices_;
   std::vector<std::vector<float>> vectors_;
   std::vector<FloatRows> floats_;
   std::vector<ActivationRows> activations_;
   std::vector<HeadRows> heads_;
+  AlignedArray<float> head_outputs_;  // [tokens][heads][head_dim], before they are quantized
   std::vector<arithmetic::Rotation> rotations_;
 };
 

@@ -48,21 +48,40 @@ inline size_t value_offset(uint32_t lane, uint32_t channel, uint32_t padded_dim)
   return size_t{lane / 2} * padded_dim * 2 + size_t{channel} * 2 + lane % 2;
 }
 
-/// One query head at one position over positions [begin, end).
+/// The query heads of one kv head for some consecutive tokens of a pass: they share what is read of
+/// the cache. Head h of token t is at queries + t * query_stride + h * padded_dim, its exponent at
+/// exponents[t * exponent_stride + h], its result at out + t * out_stride + h * head_dim.
 struct AttentionTask {
-  const int16_t* query = nullptr;  ///< [padded_dim], zeros past head_dim
-  int32_t query_exponent = 0;
-  uint32_t begin = 0;
-  uint32_t end = 0;
-  float constant = 0;
+  const int16_t* queries = nullptr;  ///< padded_dim values a head, zeros past head_dim
+  const int32_t* exponents = nullptr;
+  size_t query_stride = 0;
+  size_t exponent_stride = 0;
+  size_t out_stride = 0;
+  uint32_t tokens = 1;
+  uint32_t heads = 1;
+  uint32_t position = 0;  ///< of the first token
+  uint32_t window = 0;    ///< positions seen, the own one included; 0: all
+  float constant = 0;     ///< arithmetic::score_constant
+
+  /// Positions [begin, end) that token t sees.
+  [[nodiscard]] uint32_t end(uint32_t t) const { return position + t + 1; }
+  [[nodiscard]] uint32_t begin(uint32_t t) const {
+    return window != 0 && end(t) > window ? end(t) - window : 0;
+  }
 };
 
 /// A thread's memory for attention: grows as needed and is kept.
 struct AttentionScratch {
-  std::vector<int32_t> scores;
-  std::vector<int32_t> shifts;
-  std::vector<uint32_t> mantissas;
-  AlignedArray<int64_t> sums;
+  AlignedArray<uint8_t> memory;
+
+  /// At least `bytes`, contents undefined; null if memory is exhausted.
+  uint8_t* reserve(size_t bytes) {
+    if (memory.size() < bytes) {
+      memory = AlignedArray<uint8_t>();
+      memory = AlignedArray<uint8_t>(bytes + bytes / 2);
+    }
+    return memory.data();
+  }
 };
 
 struct CpuKernels {
@@ -90,8 +109,8 @@ struct CpuKernels {
   /// arithmetic::rotate over n values, n / 2 rotations; scratch holds n.
   int32_t (*rotate)(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                     int32_t* scratch);
-  /// arithmetic::attention, out [head_dim].
-  void (*attention)(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
+  /// arithmetic::attention for each of the task's heads and tokens. False if there is no memory.
+  bool (*attention)(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
                     float* out);
 };
 

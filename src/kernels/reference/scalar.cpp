@@ -84,14 +84,15 @@ int32_t rotate(int16_t* x, size_t n, int32_t exponent, const a::Rotation* rotati
   return a::rotate({x, n}, exponent, {rotations, n / 2}, {scratch, n});
 }
 
-void attention(const CacheView& cache, const AttentionTask& task, AttentionScratch&, float* out) {
+void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t begin, uint32_t end,
+                    float constant, float* out) {
   const uint32_t dim = cache.head_dim;
-  const uint32_t count = task.end - task.begin;
+  const uint32_t count = end - begin;
   std::vector<int16_t> memory(size_t{count} * dim * 2);
   std::vector<a::Vector16> keys(count);
   std::vector<a::Vector16> values(count);
   for (uint32_t j = 0; j < count; ++j) {
-    const uint32_t position = task.begin + j;
+    const uint32_t position = begin + j;
     const uint32_t chunk = position / kChunk;
     const uint32_t slot = position % kChunk;
     const uint32_t lane = slot % a::kBlock;
@@ -106,12 +107,24 @@ void attention(const CacheView& cache, const AttentionTask& task, AttentionScrat
     values[j] = {{value, dim}, cache.value_exponents[chunk][slot]};
   }
   a::AttentionInput input;
-  input.query = {{task.query, dim}, task.query_exponent};
+  input.query = query;
   input.keys = keys;
   input.values = values;
-  input.first = task.begin;
-  input.constant = task.constant;
+  input.first = begin;
+  input.constant = constant;
   a::attention(input, {out, dim});
+}
+
+bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch&, float* out) {
+  for (uint32_t t = 0; t < task.tokens; ++t) {
+    for (uint32_t h = 0; h < task.heads; ++h) {
+      const int16_t* query = task.queries + t * task.query_stride + size_t{h} * cache.padded_dim;
+      attention_head(cache, {{query, cache.head_dim}, task.exponents[t * task.exponent_stride + h]},
+                     task.begin(t), task.end(t), task.constant,
+                     out + t * task.out_stride + size_t{h} * cache.head_dim);
+    }
+  }
+  return true;
 }
 
 }  // namespace

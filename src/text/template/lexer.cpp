@@ -147,7 +147,7 @@ class Lexer {
   Status raw(size_t start) {
     const char sign = source_[at_];
     at_ += sign == '%' ? 2 : 3;
-    after_tag(sign == '-', sign != '+');
+    after_tag(sign == '-', false);  // Jinja leaves the newline here
     size_t tag = at_;
     while ((tag = source_.find("{%", tag)) != std::string::npos) {
       size_t at = tag + 2;

@@ -76,8 +76,8 @@ Value Value::function(Callable call) {
   return Value(Content(Function{std::make_shared<const Callable>(std::move(call))}));
 }
 
-Value Value::from_json(const nlohmann::json& json) {
-  using Kind = nlohmann::json::value_t;
+Value Value::from_json(const nlohmann::ordered_json& json) {
+  using Kind = nlohmann::ordered_json::value_t;
   const auto text = [](const std::string& value) {
     return string(MarkedText(is_valid_utf8(value) ? value : to_valid_utf8(value), true));
   };

@@ -62,7 +62,7 @@ class Value {
   }
   static Value function(Callable call);
   /// A JSON value; every string and number in it counts as text from outside.
-  static Value from_json(const nlohmann::json& json);
+  static Value from_json(const nlohmann::ordered_json& json);
 
   [[nodiscard]] bool is_undefined() const { return std::holds_alternative<Undefined>(content_); }
   [[nodiscard]] bool is_none() const { return std::holds_alternative<None>(content_); }

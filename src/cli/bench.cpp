@@ -1,0 +1,168 @@
+// tandem bench: the speed of a model, and how near decoding comes to the memory's.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "arithmetic/draw.h"
+#include "cli/answer.h"
+#include "cli/bandwidth.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+
+namespace tandem::cli {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  uint32_t prompt = 512;
+  uint32_t generate = 64;
+  uint32_t repeat = 3;
+  bool json = false;
+};
+
+struct Bench {
+  double prefill = 0;  ///< tokens a second, median
+  double decode = 0;
+  double pass_ms = 0;
+  uint64_t bytes_per_token = 0;
+  double bandwidth = 0;  ///< bytes a second
+  std::vector<StageLine> lines;
+
+  [[nodiscard]] double share() const {
+    return bandwidth > 0 ? static_cast<double>(bytes_per_token) * decode / bandwidth : 0;
+  }
+};
+
+/// What a decode pass reads: every layer's weights, the head, and the positions of the KV cache
+/// that each layer sees, on average over the tokens generated.
+uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
+  const model::ModelConfig& config = session.config();
+  uint64_t bytes = uint64_t{config.vocab} * (config.hidden_size + sizeof(float));
+  for (const ring::StageReport& stage : session.ring().stages()) bytes += stage.weight_bytes;
+  const uint64_t positions = uint64_t{flags.prompt} + flags.generate / 2;
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    const uint64_t window = config.window[layer];
+    const uint64_t seen = window == 0 ? positions : std::min(positions, window);
+    bytes += seen * model::kv_bytes_per_position(config, layer, layer + 1);
+  }
+  return bytes;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+Result<Bench> measure(const BenchFlags& flags) {
+  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  const uint64_t positions = uint64_t{flags.prompt} + flags.generate;
+  if (positions > model.config.context) {
+    return invalid(std::to_string(positions) + " tokens do not fit the model's context of " +
+                   std::to_string(model.config.context) + "; use a smaller --prompt or --generate");
+  }
+  Session::Options options;
+  options.context = static_cast<uint32_t>(positions);
+  TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
+  ring::Conversation conversation = session.conversation(nullptr);
+  Bench result;
+  std::vector<double> prefill;
+  std::vector<double> decode;
+  std::vector<double> pass;
+  std::vector<double> head;
+  ProgressLine line;
+  for (uint32_t round = 0; round <= flags.repeat; ++round) {
+    line.show("rounds", round, flags.repeat + 1);
+    ring::GenerateRequest request;
+    request.max_tokens = flags.generate;
+    // Other tokens each round, so that nothing of the round before can be used again.
+    for (uint32_t i = 0; i < flags.prompt; ++i) {
+      request.prompt.push_back(
+          static_cast<uint32_t>(arithmetic::random_at(round, i) % session.config().vocab));
+    }
+    // The first round warms up and is short: pages, caches, the links' buffers.
+    if (round == 0) request.max_tokens = std::min(flags.generate, 8U);
+    TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
+    if (answer.finish == ring::Finish::kCancelled) {
+      return Error{ErrorKind::kCancelled, "stopped"};
+    }
+    if (round == 0) continue;
+    prefill.push_back(answer.prefill_tokens_per_second());
+    decode.push_back(answer.decode_tokens_per_second());
+    pass.push_back(answer.pass_ms);
+    head.push_back(answer.head_ms);
+  }
+  line.clear();
+  result.prefill = median(prefill);
+  result.decode = median(decode);
+  result.pass_ms = median(pass);
+  result.lines = stage_lines(session, median(head));
+  result.bytes_per_token = bytes_per_token(session, flags);
+  ThreadPool pool(flags.model.local == 0
+                      ? flags.model.host_threads()
+                      : std::min(cores(), flags.model.local * flags.model.local_threads()));
+  result.bandwidth = read_bandwidth(pool);
+  return result;
+}
+
+std::string json_text(const Bench& bench) {
+  nlohmann::ordered_json object;
+  object["prefill_tokens_per_second"] = bench.prefill;
+  object["decode_tokens_per_second"] = bench.decode;
+  object["bytes_per_token"] = bench.bytes_per_token;
+  object["read_bandwidth_bytes_per_second"] = bench.bandwidth;
+  object["bandwidth_share"] = bench.share();
+  object["ms_per_pass"] = bench.pass_ms;
+  object["stages"] = nlohmann::ordered_json::array();
+  for (const StageLine& line : bench.lines) {
+    object["stages"].push_back({{"peer", line.peer},
+                                {"layers", line.layers},
+                                {"bytes", line.bytes},
+                                {"ms_per_pass", line.ms_per_pass},
+                                {"hop_ms", line.hop_ms}});
+  }
+  return object.dump() + "\n";
+}
+
+std::string text(const Bench& bench, const BenchFlags& flags) {
+  double computing = 0;
+  std::vector<std::vector<std::string>> rows{{"device", "layers", "ms a pass", "ms a hop"}};
+  for (const StageLine& line : bench.lines) {
+    computing += line.ms_per_pass;
+    rows.push_back({line.peer, line.layers, number(line.ms_per_pass, 3),
+                    line.peer == "host" ? "" : number(line.hop_ms, 3)});
+  }
+  return table(rows, {false, false, true, true}) + "prefill    " + number(bench.prefill, 1) +
+         " tokens/s (" + std::to_string(flags.prompt) + " tokens)\ndecode     " +
+         number(bench.decode, 1) + " tokens/s (" + std::to_string(flags.generate) +
+         " tokens), a pass " + number(bench.pass_ms, 3) + " ms, of which " + number(computing, 3) +
+         " ms computing\nper token  " + bytes_text(bench.bytes_per_token) + " read\nmemory     " +
+         number(bench.bandwidth / 1e9, 1) + " GB/s read by this machine, " +
+         number(100 * bench.share(), 1) + " % of it reached by decoding\n";
+}
+
+}  // namespace
+
+int bench_command(Arguments arguments) {
+  BenchFlags own;
+  Flags flags(
+      "bench", "-m DIR [--prompt 512] [--generate 64] [FLAGS]",
+      "Measures a model's speed: prompt and answer, the median of several rounds, and which\n"
+      "share of this machine's memory bandwidth decoding reaches.");
+  own.model.add_all(flags);
+  flags.add("--prompt", "N", own.prompt, 1, 1'000'000, "tokens of the prompt (default: 512)");
+  flags.add("--generate", "N", own.generate, 2, 1'000'000, "tokens to generate (default: 64)");
+  flags.add("--repeat", "N", own.repeat, 1, 100, "rounds (default: 3)");
+  flags.add("--json", own.json, "print one JSON object");
+  flags.add_example("tandem bench");
+  flags.add_example("tandem bench -m models/storyteller --local 2 --threads 1 --json");
+  if (const auto code = flags.parse(arguments)) return *code;
+  if (const Status status = own.model.check(); !status.ok()) {
+    return flags.wrong_use(status.error().message);
+  }
+  own.model.quiet = true;
+  const auto bench = measure(own);
+  if (!bench.ok()) return fail("bench", bench.error(), own.json);
+  write_out(own.json ? json_text(*bench) : text(*bench, own));
+  return kSuccess;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,204 @@
+// tandem chat: a conversation in the terminal, or scripted through a pipe.
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "cli/answer.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+
+namespace tandem::cli {
+namespace {
+
+struct ChatFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system;
+  bool json = false;
+};
+
+constexpr size_t kMaxLine = size_t{1} << 20;
+
+/// Lines of standard input. Reads by itself, so that Ctrl-C ends the wait for a line.
+class LineReader {
+ public:
+  /// The next line without its end; nothing at the end of the input or after Ctrl-C.
+  std::optional<std::string> next() {
+    for (;;) {
+      const auto end = buffer_.find('\n');
+      if (end != std::string::npos) {
+        std::string line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return line;
+      }
+      if (ended_ || buffer_.size() > kMaxLine) {
+        if (buffer_.empty()) return std::nullopt;
+        return std::exchange(buffer_, {});
+      }
+      char piece[4096];
+      const ssize_t count = ::read(STDIN_FILENO, piece, sizeof piece);
+      if (count < 0 && errno == EINTR) {
+        if (cancel_flag()) return std::nullopt;
+        continue;
+      }
+      if (count <= 0) {
+        ended_ = true;
+      } else {
+        buffer_.append(piece, static_cast<size_t>(count));
+      }
+    }
+  }
+
+ private:
+  std::string buffer_;
+  bool ended_ = false;
+};
+
+class Chat {
+ public:
+  Chat(const ChatFlags& flags, const Text& text, Session& session)
+      : flags_(flags),
+        text_(text),
+        session_(session),
+        conversation_(session.conversation(&text.tokenizer)) {
+    forget();
+  }
+
+  /// Returns the exit code.
+  int loop(const decode::SamplerParameters& parameters) {
+    const bool typed = ::isatty(STDIN_FILENO) == 1 && on_terminal();
+    if (typed) note("\nType a message and Enter; /new starts over, /quit or Ctrl-D ends.\n");
+    LineReader lines;
+    for (;;) {
+      if (typed) note(styled(Style::kBold, "\n> "));
+      const auto line = lines.next();
+      if (!line) {
+        if (typed) note("\n");
+        return cancel_flag() && !output_closed() ? kInterrupted : kSuccess;
+      }
+      if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+      if (*line == "/quit") return kSuccess;
+      if (*line == "/new") {
+        forget();
+        continue;
+      }
+      const Status status = turn(*line, parameters);
+      if (output_closed()) return kSuccess;
+      if (!status.ok()) {
+        // The conversation goes on: the next turn puts a broken ring together again.
+        const int code = fail("chat", status.error(), flags_.json);
+        if (!typed) return code;
+      }
+      if (cancel_flag()) {
+        if (!typed) return kInterrupted;
+        clear_cancel();
+      }
+    }
+  }
+
+ private:
+  void forget() {
+    messages_ = nlohmann::json::array();
+    if (!flags_.system.empty()) {
+      messages_.push_back({{"role", "system"}, {"content", flags_.system}});
+    }
+  }
+
+  Status turn(const std::string& line, const decode::SamplerParameters& parameters) {
+    nlohmann::json messages = messages_;
+    messages.push_back({{"role", "user"}, {"content", line}});
+    TANDEM_ASSIGN(const auto ids, text_.chat->encode(text_.tokenizer, messages));
+    ring::GenerateRequest request;
+    request.prompt.assign(ids.begin(), ids.end());
+    if (request.prompt.size() >= session_.context()) {
+      return invalid("the conversation has " + std::to_string(request.prompt.size()) +
+                     " tokens and fills the context of " + std::to_string(session_.context()) +
+                     "; /new starts over");
+    }
+    request.sampler = parameters;
+    request.seed = flags_.sampling.seed;
+    request.max_tokens = flags_.sampling.max_tokens;
+    request.end_ids = text_.end_ids(session_.config().vocab);
+    request.hash_logits = flags_.json;
+    if (!flags_.json) request.on_text = [](std::string_view piece) { return write_out(piece); };
+    TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
+    messages_ = std::move(messages);
+    messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
+    if (flags_.json) {
+      nlohmann::ordered_json object;
+      object["text"] = answer.text;
+      object["tokens"] = answer.tokens;
+      object["prompt_tokens"] = answer.prompt_tokens;
+      object["reused_tokens"] = answer.reused_tokens;
+      object["finish"] = std::string(name(answer.finish));
+      object["logits_sha256"] = hex(answer.logits_sha256);
+      write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      return {};
+    }
+    write_out("\n");
+    if (answer.finish == ring::Finish::kContext) {
+      note("The answer ends here because the context of " + std::to_string(session_.context()) +
+           " tokens is full; /new starts over.\n");
+    }
+    if (!flags_.model.quiet) {
+      note(styled(Style::kDim, "prompt " + std::to_string(answer.prompt_tokens) + " tokens, " +
+                                   std::to_string(answer.reused_tokens) + " reused; answer " +
+                                   std::to_string(answer.tokens.size()) + " tokens, " +
+                                   number(answer.decode_tokens_per_second(), 1) + " tokens/s") +
+           "\n");
+    }
+    return {};
+  }
+
+  const ChatFlags& flags_;
+  const Text& text_;
+  Session& session_;
+  ring::Conversation conversation_;
+  nlohmann::json messages_;
+};
+
+Result<int> talk(const ChatFlags& flags) {
+  TANDEM_ASSIGN(const auto parameters, flags.sampling.checked());
+  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  TANDEM_ASSIGN(const Text text, Text::open(model.checkpoint->folder()));
+  if (!text.chat) {
+    return unsupported(model.checkpoint->folder().string() +
+                       ": the model has no chat template; continue texts with 'tandem run'");
+  }
+  Session::Options options;
+  options.context = context_for(flags.model, 0, flags.sampling.max_tokens);
+  TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
+  return Chat(flags, text, session).loop(parameters);
+}
+
+}  // namespace
+
+int chat_command(Arguments arguments) {
+  ChatFlags own;
+  Flags flags(
+      "chat", "[FLAGS]",
+      "Talks with a model. Each line of standard input is a message; what earlier turns left\n"
+      "in the caches is used again.");
+  own.model.add_all(flags);
+  flags.add("--context", "N", own.model.context, 1, 10'000'000,
+            "positions to reserve (default: 4096, or the model's context if it is less)");
+  own.sampling.add(flags);
+  flags.add("--system", "TEXT", own.system, "system message");
+  flags.add("--json", own.json, "print one JSON object an answer instead of the text");
+  flags.add_example("tandem chat");
+  flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");
+  flags.add_example("printf 'Hello!\\nWho are you?\\n' | tandem chat --quiet");
+  if (const auto code = flags.parse(arguments)) return *code;
+  Status status = own.model.check();
+  if (status.ok()) {
+    if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
+  }
+  if (!status.ok()) return flags.wrong_use(status.error().message);
+  if (own.json) own.model.quiet = true;
+  const auto code = talk(own);
+  if (!code.ok()) return fail("chat", code.error(), own.json);
+  return *code;
+}
+
+}  // namespace tandem::cli

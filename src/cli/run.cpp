@@ -1,0 +1,157 @@
+// tandem run: one prompt, one answer.
+#include <nlohmann/json.hpp>
+
+#include "cli/answer.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr uint64_t kMaxPromptBytes = uint64_t{64} << 20;
+
+struct RunFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;
+  std::string system;
+  bool raw = false;
+  bool json = false;
+};
+
+Result<std::vector<uint32_t>> prompt_tokens(const RunFlags& flags, const Text& text) {
+  std::vector<text::TokenId> ids;
+  if (flags.raw || !text.chat) {
+    text::EncodeOptions options;
+    options.add_special_tokens = true;
+    TANDEM_ASSIGN(ids, text.tokenizer.encode(*flags.prompt, options));
+  } else {
+    nlohmann::json messages = nlohmann::json::array();
+    if (!flags.system.empty()) {
+      messages.push_back({{"role", "system"}, {"content", flags.system}});
+    }
+    messages.push_back({{"role", "user"}, {"content", *flags.prompt}});
+    TANDEM_ASSIGN(ids, text.chat->encode(text.tokenizer, messages));
+  }
+  return std::vector<uint32_t>(ids.begin(), ids.end());
+}
+
+std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& answer,
+                      const std::vector<StageLine>& lines) {
+  nlohmann::ordered_json object;
+  object["text"] = answer.text;
+  object["tokens"] = answer.tokens;
+  object["prompt_tokens"] = answer.prompt_tokens;
+  object["prompt_token_ids"] = prompt;
+  object["finish"] = std::string(name(answer.finish));
+  object["logits_sha256"] = hex(answer.logits_sha256);
+  object["stages"] = nlohmann::ordered_json::array();
+  for (const StageLine& line : lines) {
+    object["stages"].push_back({{"peer", line.peer},
+                                {"layers", line.layers},
+                                {"bytes", line.bytes},
+                                {"ms_per_pass", line.ms_per_pass},
+                                {"hop_ms", line.hop_ms}});
+  }
+  object["ms_per_pass"] = answer.pass_ms;
+  object["prefill_tokens_per_second"] = answer.prefill_tokens_per_second();
+  object["decode_tokens_per_second"] = answer.decode_tokens_per_second();
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Result<int> answer_prompt(RunFlags& flags) {
+  if (*flags.prompt == "-") {
+    TANDEM_ASSIGN(flags.prompt, read_input(kMaxPromptBytes));
+  }
+  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  TANDEM_ASSIGN(const Text text, Text::open(model.checkpoint->folder()));
+  ring::GenerateRequest request;
+  TANDEM_ASSIGN(request.sampler, flags.sampling.checked());
+  TANDEM_ASSIGN(request.prompt, prompt_tokens(flags, text));
+  if (request.prompt.empty()) return invalid("the prompt is empty");
+  request.seed = flags.sampling.seed;
+  request.max_tokens = flags.sampling.max_tokens;
+  request.end_ids = text.end_ids(model.config.vocab);
+  request.hash_logits = flags.json;
+  const uint32_t limit = flags.model.context == 0
+                             ? model.config.context
+                             : std::min(model.config.context, flags.model.context);
+  if (request.prompt.size() > limit) {
+    return invalid("the prompt has " + std::to_string(request.prompt.size()) +
+                   " tokens, the context " + std::to_string(limit));
+  }
+  Session::Options options;
+  options.context = context_for(flags.model, request.prompt.size(), request.max_tokens);
+  TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
+
+  ring::Conversation conversation = session.conversation(&text.tokenizer);
+  ProgressLine line;
+  if (!flags.json) {
+    request.on_text = [](std::string_view piece) { return write_out(piece); };
+  }
+  request.on_prompt = [&](uint32_t done, uint32_t total) {
+    if (done < total) {
+      line.show("prompt", done, total);
+    } else {
+      line.clear();
+    }
+  };
+  TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
+  line.clear();
+  const auto lines = stage_lines(session, answer.head_ms);
+  if (flags.json) {
+    if (answer.finish == ring::Finish::kCancelled) {
+      return Error{ErrorKind::kCancelled, "stopped"};
+    }
+    write_out(json_text(request.prompt, answer, lines));
+  } else {
+    write_out("\n");
+    if (output_closed()) return kSuccess;
+    if (!flags.model.quiet) note(report(answer, lines));
+    if (answer.finish == ring::Finish::kContext) {
+      note("The answer ends here because the context of " + std::to_string(session.context()) +
+           " tokens is full.\n");
+    }
+    if (answer.finish == ring::Finish::kLength && !flags.model.quiet) {
+      note("The answer ends here because of --max-tokens " + std::to_string(request.max_tokens) +
+           ".\n");
+    }
+  }
+  if (output_closed()) return kSuccess;
+  return answer.finish == ring::Finish::kCancelled ? kInterrupted : kSuccess;
+}
+
+}  // namespace
+
+int run_command(Arguments arguments) {
+  RunFlags own;
+  Flags flags("run", "[FLAGS] PROMPT",
+              "Answers one prompt. The text goes to standard output, everything else to standard\n"
+              "error.");
+  flags.add_positional("PROMPT", own.prompt, "what to answer; - reads it from standard input",
+                       true);
+  own.model.add_all(flags);
+  flags.add("--context", "N", own.model.context, 1, 10'000'000,
+            "positions to reserve (default: enough for prompt and answer, at least 4096)");
+  own.sampling.add(flags);
+  flags.add("--system", "TEXT", own.system, "system message");
+  flags.add("--raw", own.raw, "continue PROMPT as it is, without the model's chat template");
+  flags.add("--json", own.json, "print one JSON object at the end instead of the text");
+  flags.add_example("tandem run \"Write a story about a mouse and a clock.\"");
+  flags.add_example(
+      "tandem run --local 3 --temperature 0.7 --top-k 40 --seed 7 \"Tell me a story.\"");
+  flags.add_example(
+      "tandem run -m Qwen3-4B --workers 10.0.0.2:7000,10.0.0.3:7000 - < question.txt");
+  if (const auto code = flags.parse(arguments)) return *code;
+  Status status = own.model.check();
+  if (status.ok()) {
+    if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
+  }
+  if (!status.ok()) return flags.wrong_use(status.error().message);
+  if (own.json) own.model.quiet = true;
+  auto code = answer_prompt(own);
+  if (!code.ok()) return fail("run", code.error(), own.json);
+  return *code;
+}
+
+}  // namespace tandem::cli

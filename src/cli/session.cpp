@@ -1,0 +1,255 @@
+#include "cli/session.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path executable() {
+  std::error_code code;
+  return fs::read_symlink("/proc/self/exe", code);
+}
+
+bool is_model(const fs::path& folder) {
+  std::error_code code;
+  return fs::exists(folder / "config.json", code);
+}
+
+/// The models that come with Tandem: models/ beside the executable or at most three folders above.
+std::optional<fs::path> models_folder() {
+  fs::path folder = executable().parent_path();
+  for (int i = 0; i < 4 && !folder.empty(); ++i) {
+    if (is_model(folder / "models" / "storyteller")) return folder / "models";
+    if (folder == folder.root_path()) break;
+    folder = folder.parent_path();
+  }
+  return std::nullopt;
+}
+
+std::string phase_text(ring::LoadEvent::Phase phase) {
+  switch (phase) {
+    case ring::LoadEvent::Phase::kConnecting:
+      return "connecting";
+    case ring::LoadEvent::Phase::kWaiting:
+      return "waiting";
+    case ring::LoadEvent::Phase::kSearching:
+      return "searching";
+    case ring::LoadEvent::Phase::kLoading:
+      return "loading";
+    case ring::LoadEvent::Phase::kReady:
+      return "ready";
+  }
+  return "";
+}
+
+/// What all devices do while the ring opens, in one line.
+class LoadProgress {
+ public:
+  void event(const ring::LoadEvent& event) {
+    events_[event.layers.first] = event;
+    uint64_t done = 0;
+    uint64_t total = 0;
+    std::string text;
+    for (const auto& [first, one] : events_) {
+      done += one.done;
+      total += one.total;
+      if (one.phase == ring::LoadEvent::Phase::kReady) continue;
+      text += " " + one.peer + " layers " + ring::text(one.layers) + " " + phase_text(one.phase);
+    }
+    line_.show(text, done, total);
+  }
+  void ends(uint64_t done, uint64_t total) { line_.show("embedding and head", done, total); }
+  void hash(uint64_t done, uint64_t total) { line_.show("hashing the model", done, total); }
+  void clear() { line_.clear(); }
+
+ private:
+  std::map<uint32_t, ring::LoadEvent> events_;
+  ProgressLine line_;
+};
+
+}  // namespace
+
+uint32_t cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    return static_cast<uint32_t>(std::clamp(CPU_COUNT(&set), 1, 256));
+  }
+  return std::clamp(std::thread::hardware_concurrency(), 1U, 256U);
+}
+
+void ModelFlags::add_model(Flags& flags) {
+  flags.add("-m,--model", "DIR", model,
+            "folder of the model (default: $TANDEM_MODEL or storyteller)");
+}
+
+void ModelFlags::add_all(Flags& flags) {
+  add_model(flags);
+  flags.add("--workers", "HOST:PORT,...", workers, "workers that hold layers, in their order");
+  flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
+  flags.add("--split", "0-3,4-7,...", split,
+            "layers of each worker; others run here (default: even shares)");
+  flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
+  flags.add("--threads", "N", threads, 1, 256,
+            "threads (default: one a core; with --local the cores shared out)");
+  flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
+                   "best, scalar, avx2 or avx512: the answer is the same");
+  flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
+}
+
+uint32_t ModelFlags::host_threads() const {
+  return threads != 0 ? threads : cores();
+}
+
+uint32_t ModelFlags::local_threads() const {
+  return threads != 0 ? threads : std::max(1U, cores() / std::max(1U, local));
+}
+
+Status ModelFlags::check() const {
+  if (local != 0 && !workers.empty()) {
+    return invalid("--local and --workers exclude each other: --local starts its own workers");
+  }
+  if (!split.empty() && local == 0 && workers.empty()) {
+    return invalid("--split needs --workers or --local: without them all layers run here");
+  }
+  return {};
+}
+
+Result<fs::path> find_model(const std::string& given) {
+  std::string name = given;
+  if (name.empty()) {
+    const char* variable = std::getenv("TANDEM_MODEL");
+    if (variable != nullptr && *variable != 0) name = variable;
+  }
+  const auto models = models_folder();
+  if (name.empty()) {
+    if (models) return *models / "storyteller";
+    return Error{ErrorKind::kNotFound,
+                 "no model given, and models/storyteller is not near the executable: use -m DIR"};
+  }
+  std::error_code code;
+  if (fs::exists(name, code)) return fs::path(name);
+  if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
+    return *models / name;
+  }
+  return Error{ErrorKind::kNotFound, name + ": there is no such model folder"};
+}
+
+Result<Model> Model::open(const std::string& given) {
+  Model model;
+  TANDEM_ASSIGN(const fs::path folder, find_model(given));
+  TANDEM_ASSIGN(model.checkpoint, weights::Checkpoint::open(folder));
+  auto config = model::parse_config(model.checkpoint->config_json());
+  if (!config.ok()) return config.error().in((folder / "config.json").string());
+  model.config = std::move(*config);
+  model::resolve_prefix(model.config, [&](std::string_view tensor) {
+    return model.checkpoint->find(tensor) != nullptr;
+  });
+  return model;
+}
+
+Result<Text> Text::open(const fs::path& folder) {
+  TANDEM_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::load(folder));
+  auto chat = text::ChatTemplate::load(folder);
+  if (!chat.ok()) return chat.error();
+  TANDEM_ASSIGN(auto generation, text::read_generation_config(folder, &tokenizer));
+  return Text{std::move(tokenizer), std::move(*chat), std::move(generation)};
+}
+
+std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
+  std::vector<uint32_t> ids;
+  for (const text::TokenId id : generation.eos_ids) {
+    if (id >= 0 && static_cast<uint32_t>(id) < vocab) ids.push_back(static_cast<uint32_t>(id));
+  }
+  return ids;
+}
+
+Result<Session> Session::open(const ModelFlags& flags, Model model, const Options& options) {
+  TANDEM_TRY(flags.check());
+  Session session;
+  session.model_ = std::move(model);
+  const model::ModelConfig& config = session.model_.config;
+  weights::Checkpoint& checkpoint = *session.model_.checkpoint;
+  session.context_ = std::min(options.context, config.context);
+  session.batch_ = options.batch;
+
+  std::vector<std::string> addresses;
+  if (!flags.workers.empty()) addresses = split_commas(flags.workers);
+  if (flags.local != 0) {
+    std::vector<std::string> arguments{"worker",    "--child",
+                                       "--listen",  "127.0.0.1:0",
+                                       "--models",  checkpoint.folder().string(),
+                                       "--threads", std::to_string(flags.local_threads()),
+                                       "--isa",     flags.isa};
+    TANDEM_ASSIGN(session.local_,
+                  ring::LocalWorkers::start(flags.local, executable().string(), arguments));
+    addresses = session.local_->addresses();
+  }
+
+  ring::RingOptions ring;
+  if (!addresses.empty()) {
+    const auto count = static_cast<uint32_t>(addresses.size());
+    TANDEM_ASSIGN(const auto ranges, flags.split.empty()
+                                         ? ring::split_evenly(config.layers, count)
+                                         : ring::parse_split(flags.split, config.layers, count));
+    for (size_t i = 0; i < ranges.size(); ++i) ring.workers.push_back({addresses[i], ranges[i]});
+  }
+
+  // Shared: the ring calls it again when it is put together anew after a failure.
+  const auto progress = std::make_shared<LoadProgress>();
+  const uint32_t threads = flags.host_threads();
+  if (!addresses.empty()) {
+    TANDEM_ASSIGN(weights::Manifest manifest,
+                  weights::make_manifest(checkpoint, threads, [&](uint64_t done, uint64_t total) {
+                    progress->hash(done, total);
+                    return !cancel_flag().load();
+                  }));
+    session.manifest_ = std::make_unique<weights::Manifest>(std::move(manifest));
+  }
+  ring.config_json = checkpoint.config_json();
+  ring.config = config;
+  ring.manifest = session.manifest_.get();
+  ring.source = &checkpoint;
+  ring.local.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
+  ring.local.threads = threads;
+  TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
+  ring.local.pool = std::make_shared<ThreadPool>(threads);
+  ring.context = session.context_;
+  ring.batch = options.batch;
+  ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
+  ring.cancel = &cancel_flag();
+  session.in_flight_ = ring.in_flight;
+  const model::StageOptions local = session.stage_options_ = ring.local;
+  TANDEM_ASSIGN(session.ring_, ring::Ring::open(std::move(ring)));
+  TANDEM_ASSIGN(session.ends_,
+                model::Ends::load(config, local, checkpoint, [&](uint64_t done, uint64_t total) {
+                  progress->ends(done, total);
+                  return !cancel_flag().load();
+                }));
+  progress->clear();
+  if (!flags.quiet) session.show_table();
+  return session;
+}
+
+void Session::show_table() {
+  std::vector<std::vector<std::string>> rows{{"device", "layers", "weights", "kv cache"}};
+  for (const ring::StageReport& stage : ring_->stages()) {
+    // What the context may come to need; the host's own caches grow as positions are used.
+    const uint64_t kv_bytes =
+        model::kv_bytes_per_position(model_.config, stage.layers.first, stage.layers.last) *
+        context_;
+    rows.push_back({stage.peer, ring::text(stage.layers), bytes_text(stage.weight_bytes),
+                    bytes_text(kv_bytes)});
+  }
+  rows.push_back({"host", "embedding, head", bytes_text(ends_->bytes()), ""});
+  note(table(rows, {false, false, true, true}));
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,115 @@
+// What most commands need: a model's folder opened, and its layers loaded here or over workers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/flags.h"
+#include "cli/output.h"
+#include "model/stage.h"
+#include "ring/generate.h"
+#include "ring/host.h"
+#include "ring/local.h"
+#include "text/chat.h"
+#include "text/generation_config.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint.h"
+#include "weights/manifest.h"
+
+namespace tandem::cli {
+
+/// Which model, and where its layers lie.
+struct ModelFlags {
+  std::string model;
+  std::string workers;
+  std::string split;
+  uint32_t local = 0;  ///< worker processes to start; 0 is none
+  std::string weights = "8";
+  uint32_t threads = 0;  ///< 0: as many as there are cores
+  std::string isa = "best";
+  uint32_t context = 0;  ///< 0: what the command needs
+  bool quiet = false;
+
+  void add_model(Flags& flags);  ///< -m
+  void add_all(Flags& flags);    ///< -m and all others
+  /// Threads of this process.
+  [[nodiscard]] uint32_t host_threads() const;
+  /// Threads of each process that --local starts.
+  [[nodiscard]] uint32_t local_threads() const;
+  /// kInvalid if the flags contradict each other.
+  [[nodiscard]] Status check() const;
+};
+
+/// Cores that this process may run on.
+uint32_t cores();
+
+/// The folder of -m: as given, or a name beside the default model; without -m $TANDEM_MODEL, or
+/// models/storyteller beside the executable or in a folder above it. Error: kNotFound.
+Result<std::filesystem::path> find_model(const std::string& given);
+
+/// A model's folder, opened. No weights are read yet.
+struct Model {
+  std::unique_ptr<weights::Checkpoint> checkpoint;
+  model::ModelConfig config;
+
+  static Result<Model> open(const std::string& given);
+};
+
+/// The model's text side.
+struct Text {
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat;
+  text::GenerationConfig generation;
+
+  static Result<Text> open(const std::filesystem::path& folder);
+  /// eos ids without those outside [0, vocab).
+  [[nodiscard]] std::vector<uint32_t> end_ids(uint32_t vocab) const;
+};
+
+/// A model loaded and ready.
+class Session {
+ public:
+  struct Options {
+    uint32_t context = 0;  ///< positions that the caller needs
+    uint32_t batch = 32;   ///< tokens in one frame
+  };
+  /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
+  /// go to standard error. The context is cut to the model's.
+  static Result<Session> open(const ModelFlags& flags, Model model, const Options& options);
+
+  [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
+  [[nodiscard]] const Model& model() const { return model_; }
+  /// Weights, threads and instruction set of this process's own stages.
+  [[nodiscard]] const model::StageOptions& stage_options() const { return stage_options_; }
+  [[nodiscard]] ring::Ring& ring() { return *ring_; }
+  [[nodiscard]] model::Ends& ends() { return *ends_; }
+  [[nodiscard]] uint32_t context() const { return context_; }
+  [[nodiscard]] uint32_t batch() const { return batch_; }
+  /// Frames under way at once.
+  [[nodiscard]] uint32_t in_flight() const { return in_flight_; }
+  [[nodiscard]] ring::Conversation conversation(const text::Tokenizer* tokenizer) {
+    return {*ring_, *ends_, model_.config.vocab, context_, tokenizer, &cancel_flag()};
+  }
+
+ private:
+  Session() = default;
+  void show_table();
+
+  Model model_;
+  model::StageOptions stage_options_;
+  std::unique_ptr<weights::Manifest> manifest_;
+  std::unique_ptr<ring::LocalWorkers> local_;
+  std::unique_ptr<ring::Ring> ring_;
+  std::unique_ptr<model::Ends> ends_;
+  uint32_t context_ = 0;
+  uint32_t batch_ = 0;
+  uint32_t in_flight_ = 0;
+  std::vector<std::string> local_names_;
+};
+
+}  // namespace tandem::cli

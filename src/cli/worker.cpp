@@ -1,0 +1,76 @@
+// tandem worker: lends this process's memory and cores to hosts.
+#include "ring/worker.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include "cli/commands.h"
+#include "cli/session.h"
+
+namespace tandem::cli {
+namespace {
+
+/// Sleeps until a signal asks to end.
+void wait_for_signal() {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGINT);
+  sigaddset(&blocked, SIGTERM);
+  // Blocked while the flag is looked at, so that no signal comes between the look and the sleep.
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  sigdelset(&before, SIGINT);
+  sigdelset(&before, SIGTERM);
+  while (!cancel_flag()) ::ppoll(nullptr, 0, nullptr, &before);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+
+int worker_command(Arguments arguments) {
+  std::string listen = "127.0.0.1:7000";
+  uint64_t memory = 0;
+  uint32_t threads = cores();
+  std::string models;
+  std::string isa = "best";
+  bool child = false;
+  Flags flags(
+      "worker", "--listen HOST:PORT [FLAGS]",
+      "Lends this machine's memory and cores: holds the layers that a host asks for and runs\n"
+      "them. There is no encryption and no password yet: use it in trusted networks only.");
+  flags.add("--listen", "HOST:PORT", listen,
+            "address to listen at (default: 127.0.0.1:7000); port 0 chooses one");
+  flags.add_size("--memory", memory, "most memory for weights and KV caches (default: no limit)");
+  flags.add("--threads", "N", threads, 1, 256, "threads (default: one a core)");
+  flags.add("--models", "DIR", models,
+            "folder of models held here already; others come from the host");
+  flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
+                   "best, scalar, avx2 or avx512: the answer is the same");
+  flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
+  flags.add_example("tandem worker --listen 127.0.0.1:7001");
+  flags.add_example("tandem worker --listen 0.0.0.0:7000 --memory 8G --models ~/models");
+  if (const auto code = flags.parse(arguments)) return *code;
+
+  ring::WorkerOptions options;
+  options.listen = listen;
+  options.memory = memory;
+  options.threads = threads;
+  options.models = models;
+  const auto parsed = model::parse_isa(isa);
+  if (!parsed.ok()) return flags.wrong_use(parsed.error().message);
+  options.isa = *parsed;
+  if (child) {
+    // Ctrl-C goes to the whole group; the host decides what it means and ends its workers itself.
+    ::signal(SIGINT, SIG_IGN);
+  } else {
+    options.log = [](const std::string& line) { note(line + "\n"); };
+  }
+  auto worker = ring::Worker::start(std::move(options));
+  if (!worker.ok()) return fail("worker", worker.error());
+  write_out(ring::listening_line((*worker)->address()) + "\n");
+  wait_for_signal();
+  (*worker)->stop();
+  return kSuccess;
+}
+
+}  // namespace tandem::cli

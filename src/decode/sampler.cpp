@@ -1,0 +1,289 @@
+#include "decode/sampler.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+
+#include "arithmetic/draw.h"
+#include "arithmetic/format.h"
+
+namespace tandem::decode {
+namespace {
+
+constexpr double kLog2e = 0x1.71547652b82fep+0;
+
+struct Candidate {
+  float logit;
+  uint32_t id;
+};
+
+/// The contract's order: greatest logit first, then lowest id.
+bool before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+float to_logit(double value) {
+  return static_cast<float>(std::clamp(value, -double{FLT_MAX}, double{FLT_MAX}));
+}
+
+/// Penalties and biases, each from the value before, rounded once to binary32 at the end.
+std::vector<float> adjust(const SamplerParameters& parameters, const SamplerInput& input) {
+  std::vector<float> logits(input.logits.begin(), input.logits.end());
+  struct Count {
+    bool in_history = false;
+    uint32_t in_answer = 0;
+  };
+  std::unordered_map<uint32_t, Count> counts;
+  for (size_t i = 0; i < input.history.size(); ++i) {
+    Count& count = counts[input.history[i]];
+    count.in_history = true;
+    if (i >= input.prompt_tokens) ++count.in_answer;
+  }
+  for (const auto& [token, count] : counts) {
+    if (token >= logits.size()) continue;
+    double value = logits[token];
+    value =
+        value > 0 ? value / parameters.repetition_penalty : value * parameters.repetition_penalty;
+    if (count.in_answer > 0) {
+      value -= parameters.presence_penalty;
+      value -= parameters.frequency_penalty * count.in_answer;
+    }
+    logits[token] = to_logit(value);
+  }
+  for (const auto& [token, bias] : parameters.logit_bias) {
+    logits[token] = to_logit(logits[token] + bias);
+  }
+  return logits;
+}
+
+/// The k first candidates, in no particular order. One look at each logit: only few of them beat
+/// the worst of the best so far.
+std::vector<Candidate> select(std::span<const float> logits, size_t k) {
+  std::vector<Candidate> best;
+  best.reserve(k);
+  uint32_t id = 0;
+  for (; best.size() < k; ++id) best.push_back({logits[id], id});
+  if (k == logits.size()) return best;
+  std::make_heap(best.begin(), best.end(), before);  // the worst one on top
+  float worst = best.front().logit;
+  for (; id < logits.size(); ++id) {
+    if (logits[id] <= worst) continue;  // an equal logit has a higher id here
+    std::pop_heap(best.begin(), best.end(), before);
+    best.back() = {logits[id], id};
+    std::push_heap(best.begin(), best.end(), before);
+    worst = best.front().logit;
+  }
+  return best;
+}
+
+/// Candidates in the contract's order without sorting all of them: they lie in buckets of 1/16 of a
+/// power of two, and only buckets that a filter's limit or the draw falls into are sorted.
+class Distribution {
+ public:
+  Distribution(std::vector<Candidate> candidates, double temperature)
+      : candidates_(std::move(candidates)), begins_(kBuckets + 1) {
+    float greatest = candidates_.front().logit;
+    for (const Candidate& candidate : candidates_) {
+      greatest = std::max(greatest, candidate.logit);
+    }
+    const double factor = kLog2e / temperature;
+    std::vector<Weighted> weighted(candidates_.size());
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      const double distance = (double{greatest} - double{candidates_[i].logit}) * factor;
+      weighted[i] = weigh(candidates_[i], distance);
+      ++begins_[weighted[i].bucket + 1];
+    }
+    for (size_t b = 0; b < kBuckets; ++b) begins_[b + 1] += begins_[b];
+    ordered_.resize(candidates_.size());
+    std::vector<uint32_t> next(begins_.begin(), begins_.end() - 1);
+    for (const Weighted& one : weighted) ordered_[next[one.bucket]++] = one;
+    kept_ = ordered_.size();
+    total_ = 0;
+    for (const Weighted& one : ordered_) total_ += one.weight;
+  }
+
+  /// Keeps the shortest beginning with at least `share` of the total weight.
+  void keep_share(double share) {
+    // In units of 2^-32, so that the comparison is one of 128-bit integers.
+    const auto units = static_cast<uint64_t>(share * 4294967296.0 + 0.5);
+    __extension__ using Wide = unsigned __int128;
+    const Wide wanted = static_cast<Wide>(total_) * std::max<uint64_t>(units, 1);
+    cut([&](uint64_t sum, const Weighted&) { return (static_cast<Wide>(sum) << 32) >= wanted; },
+        true);
+  }
+
+  /// Keeps candidates of at least `share` of the greatest weight.
+  void keep_above(double share) {
+    const auto least = static_cast<uint64_t>(share * double{arithmetic::kFullWeight} + 0.5);
+    cut([&](uint64_t, const Weighted& one) { return one.weight < least; }, false);
+  }
+
+  uint32_t draw(uint64_t random) {
+    const uint64_t point = arithmetic::multiply_high(random, total_);
+    uint64_t sum = 0;
+    for (size_t b = 0; b < kBuckets && begins_[b] < kept_; ++b) {
+      const size_t end = std::min<size_t>(begins_[b + 1], kept_);
+      uint64_t inside = 0;
+      for (size_t i = begins_[b]; i < end; ++i) inside += ordered_[i].weight;
+      if (sum + inside <= point) {
+        sum += inside;
+        continue;
+      }
+      sort(b);
+      for (size_t i = begins_[b]; i < end; ++i) {
+        sum += ordered_[i].weight;
+        if (sum > point) return ordered_[i].candidate.id;
+      }
+    }
+    return ordered_.front().candidate.id;  // not reached: point < total_
+  }
+
+ private:
+  static constexpr unsigned kBucketShift = arithmetic::kDistanceBits - 4;
+  static constexpr size_t kBuckets = (arithmetic::kZeroDistance >> kBucketShift) + 1;
+
+  struct Weighted {
+    Candidate candidate;
+    uint64_t weight;
+    uint32_t bucket;
+  };
+
+  static Weighted weigh(const Candidate& candidate, double distance) {
+    // 64 is far past the distance whose weight is zero, and keeps the product within 64 bits.
+    const auto fixed = distance >= 64 ? uint64_t{64} << arithmetic::kDistanceBits
+                                      : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
+    const uint64_t bucket = std::min(fixed, arithmetic::kZeroDistance) >> kBucketShift;
+    return {candidate, arithmetic::weight_at(fixed), static_cast<uint32_t>(bucket)};
+  }
+
+  void sort(size_t b) {
+    if (sorted_.empty()) sorted_.resize(kBuckets);
+    if (sorted_[b]) return;
+    // Sorted whole: a filter may have cut it, and what it cut off stays behind what it kept.
+    std::sort(
+        ordered_.begin() + begins_[b], ordered_.begin() + begins_[b + 1],
+        [](const Weighted& x, const Weighted& y) { return before(x.candidate, y.candidate); });
+    sorted_[b] = true;
+  }
+
+  /// Ends the kept candidates at the first for which `ends`, which never turns false again along
+  /// the order, holds; that one stays if `including`. The first candidate always stays.
+  template <typename Ends>
+  void cut(Ends&& ends, bool including) {
+    uint64_t sum = 0;
+    for (size_t b = 0; b < kBuckets && begins_[b] < kept_; ++b) {
+      const size_t end = std::min<size_t>(begins_[b + 1], kept_);
+      if (begins_[b] == end) continue;
+      uint64_t inside = 0;
+      const Weighted* least = &ordered_[begins_[b]];
+      for (size_t i = begins_[b]; i < end; ++i) {
+        inside += ordered_[i].weight;
+        if (ordered_[i].weight < least->weight) least = &ordered_[i];
+      }
+      if (!ends(sum + inside, *least)) {
+        sum += inside;
+        continue;
+      }
+      sort(b);
+      for (size_t i = begins_[b]; i < end; ++i) {
+        const bool last = ends(sum + ordered_[i].weight, ordered_[i]);
+        if (last && !including && i > 0) {
+          kept_ = i;
+          break;
+        }
+        sum += ordered_[i].weight;
+        if (last) {
+          kept_ = i + 1;
+          break;
+        }
+      }
+      break;
+    }
+    total_ = sum;
+  }
+
+  std::vector<Candidate> candidates_;
+  std::vector<Weighted> ordered_;  ///< by bucket, inside a bucket in order only if sorted
+  std::vector<uint32_t> begins_;   ///< [kBuckets + 1]
+  std::vector<bool> sorted_;
+  size_t kept_ = 0;
+  uint64_t total_ = 0;  ///< weight of the kept ones
+};
+
+Status check_range(const char* what, double value, double low, double high) {
+  if (value >= low && value <= high) return {};  // not for NaN
+  // Shortest form that is readable: 0.01 rather than 0.010000.
+  const auto text = [](double x) {
+    char buffer[32];
+    std::snprintf(buffer, sizeof buffer, "%g", x);
+    return std::string(buffer);
+  };
+  return invalid(std::string(what) + " is " + text(value) + "; expected " + text(low) + " to " +
+                 text(high));
+}
+
+}  // namespace
+
+Status check(const SamplerParameters& parameters, uint32_t vocab) {
+  TANDEM_TRY(check_range("repetition_penalty", parameters.repetition_penalty, 0.01, 100));
+  TANDEM_TRY(check_range("presence_penalty", parameters.presence_penalty, -100, 100));
+  TANDEM_TRY(check_range("frequency_penalty", parameters.frequency_penalty, -100, 100));
+  std::vector<uint32_t> biased;
+  for (const auto& [token, bias] : parameters.logit_bias) {
+    if (token >= vocab) {
+      return invalid("logit_bias names token " + std::to_string(token) +
+                     "; the vocabulary ends at " + std::to_string(vocab - 1));
+    }
+    TANDEM_TRY(check_range("logit_bias", bias, -100, 100));
+    biased.push_back(token);
+  }
+  std::sort(biased.begin(), biased.end());
+  if (const auto twice = std::adjacent_find(biased.begin(), biased.end()); twice != biased.end()) {
+    return invalid("logit_bias names token " + std::to_string(*twice) + " twice");
+  }
+  if (parameters.temperature != 0) {
+    TANDEM_TRY(check_range("temperature", parameters.temperature, 0, 100));
+    if (parameters.temperature < 1e-6) {
+      return invalid("temperature is above 0 but below 0.000001; 0 takes the best token always");
+    }
+  }
+  TANDEM_TRY(check_range("top_p", parameters.top_p, 0, 1));
+  if (parameters.top_p == 0) return invalid("top_p is 0; expected more than 0, to 1");
+  TANDEM_TRY(check_range("min_p", parameters.min_p, 0, 1));
+  return {};
+}
+
+Result<uint32_t> sample(const SamplerParameters& parameters, const SamplerInput& input) {
+  if (input.logits.empty() || input.logits.size() > (size_t{1} << 22)) {
+    return invalid("can't choose from " + std::to_string(input.logits.size()) +
+                   " logits; expected 1 to 4194304");
+  }
+  uint32_t greatest_bits = 0;
+  for (const float logit : input.logits) {
+    greatest_bits = std::max(greatest_bits, arithmetic::magnitude_bits(logit));
+  }
+  if (greatest_bits >= arithmetic::kInfinityBits) {
+    return invalid("a logit for position " + std::to_string(input.position) +
+                   " is infinite or not a number");
+  }
+  std::span<const float> logits = input.logits;
+  std::vector<float> adjusted;
+  if (parameters.repetition_penalty != 1 || parameters.presence_penalty != 0 ||
+      parameters.frequency_penalty != 0 || !parameters.logit_bias.empty()) {
+    adjusted = adjust(parameters, input);
+    logits = adjusted;
+  }
+  if (parameters.temperature == 0) {
+    return static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  const size_t k =
+      parameters.top_k == 0 ? logits.size() : std::min<size_t>(parameters.top_k, logits.size());
+  Distribution distribution(select(logits, k), parameters.temperature);
+  if (parameters.top_p < 1) distribution.keep_share(parameters.top_p);
+  if (parameters.min_p > 0) distribution.keep_above(parameters.min_p);
+  return distribution.draw(arithmetic::random_at(input.seed, input.position));
+}
+
+}  // namespace tandem::decode

@@ -1,0 +1,45 @@
+// The AVX2 set (with F16C, without VNNI), one file a duty. As with the AVX-512 set, every function
+// that uses the instructions carries its attribute; no file is compiled with instruction-set flags.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "kernels/cpu/cpu_kernels.h"
+
+#define TANDEM_AVX2 __attribute__((target("avx2,f16c")))
+
+namespace tandem::kernels::cpu::avx2 {
+
+// Prepared form of a token, for 4-bit weights: that of the AVX-512 set. With x = 256 * high + low,
+// both signed bytes:
+//   [column / 4][low 4, high 4] bytes, then
+//   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums.
+// 8-bit weights meet the 16-bit values themselves.
+size_t prepared_bytes(uint32_t padded);
+void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
+
+void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out, size_t stride);
+void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out, size_t stride);
+
+bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
+bool rms_norm(const float* x, const float* weight, const arithmetic::NormConstants& constants,
+              int16_t* scratch, float* y);
+bool layer_norm(const float* x, const float* weight, const float* bias,
+                const arithmetic::NormConstants& constants, int16_t* scratch, float* y);
+void add(float* x, const float* y, size_t n);
+void gated_silu(const float* gate, const float* up, size_t n, float* out);
+void gelu(const float* x, size_t n, float* out);
+bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
+void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
+int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
+               int32_t* scratch);
+bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
+               float* out);
+
+}  // namespace tandem::kernels::cpu::avx2
+
+#endif

@@ -1,0 +1,204 @@
+#include "ring/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "text/detokenizer.h"
+
+namespace tandem::ring {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Tokens in one call to the ring while the prompt runs: enough that the pipeline's filling and
+/// draining between calls is lost in the noise, few enough that progress is seen.
+constexpr size_t kPromptChunk = 2048;
+
+double milliseconds(Clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+double median(std::vector<double>& values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::string_view name(Finish finish) {
+  switch (finish) {
+    case Finish::kEnd:
+      return "end";
+    case Finish::kLength:
+      return "length";
+    case Finish::kContext:
+      return "context";
+    case Finish::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+double Answer::prefill_tokens_per_second() const {
+  return prefill_seconds > 0 ? (prompt_tokens - reused_tokens) / prefill_seconds : 0;
+}
+
+double Answer::decode_tokens_per_second() const {
+  return decode_seconds > 0 ? decode_passes / decode_seconds : 0;
+}
+
+Status Conversation::check(const GenerateRequest& request) const {
+  TANDEM_TRY(decode::check(request.sampler, vocab_));
+  if (request.prompt.empty()) return invalid("the prompt is empty: there is nothing to go on from");
+  if (request.max_tokens == 0) return invalid("asked for an answer of at most 0 tokens");
+  for (const uint32_t token : request.prompt) {
+    if (token >= vocab_) {
+      return invalid("the prompt has token " + std::to_string(token) + ", the vocabulary ends at " +
+                     std::to_string(vocab_ - 1));
+    }
+  }
+  if (request.prompt.size() > context_) {
+    return invalid("the prompt has " + std::to_string(request.prompt.size()) +
+                   " tokens, the context " + std::to_string(context_));
+  }
+  return {};
+}
+
+Status Conversation::prepare(const std::vector<uint32_t>& prompt) {
+  if (broken_) {
+    held_.clear();
+    TANDEM_TRY(ring_.reset());
+    broken_ = false;
+  }
+  const auto differ = std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end());
+  // The last token is run again whatever is held: its output is what the answer begins with.
+  const size_t shared =
+      std::min(static_cast<size_t>(differ.first - held_.begin()), prompt.size() - 1);
+  if (shared < held_.size()) {
+    if (Status status = ring_.rollback(static_cast<uint32_t>(shared)); !status.ok()) {
+      broken_ = true;
+      return status;
+    }
+    held_.resize(shared);
+  }
+  return {};
+}
+
+Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, uint32_t want) {
+  const auto position = static_cast<uint32_t>(held_.size());
+  const auto start = Clock::now();
+  TANDEM_ASSIGN(model::HiddenStates hidden, ends_.embed(tokens, position));
+  ends_ms_ = milliseconds(Clock::now() - start);
+  auto result = ring_.forward(std::move(hidden), position, want);
+  if (result.ok()) {
+    held_.insert(held_.end(), tokens.begin(), tokens.end());
+  } else if (result.error().kind != ErrorKind::kCancelled) {
+    broken_ = true;
+  }
+  return result;
+}
+
+Result<model::HiddenStates> Conversation::prefill(const GenerateRequest& request) {
+  const std::span<const uint32_t> prompt(request.prompt);
+  const size_t first = held_.size();
+  for (;;) {
+    const size_t begin = held_.size();
+    const size_t count = std::min(prompt.size() - begin, kPromptChunk);
+    const bool last = begin + count == prompt.size();
+    auto hidden = run(prompt.subspan(begin, count), last ? 1 : 0);
+    if (!hidden.ok()) return hidden;
+    if (request.on_prompt) {
+      request.on_prompt(static_cast<uint32_t>(held_.size() - first),
+                        static_cast<uint32_t>(prompt.size() - first));
+    }
+    if (last) return hidden;
+  }
+}
+
+Result<Answer> Conversation::generate(const GenerateRequest& request) {
+  TANDEM_TRY(check(request));
+  Answer answer;
+  answer.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  const auto start = Clock::now();
+  TANDEM_TRY(prepare(request.prompt));
+  answer.reused_tokens = static_cast<uint32_t>(held_.size());
+
+  std::optional<text::Detokenizer> detokenizer;
+  if (tokenizer_ != nullptr) detokenizer.emplace(*tokenizer_);
+  bool go_on = true;
+  const auto show = [&](std::string piece) {
+    if (piece.empty()) return;
+    answer.text += piece;
+    if (request.on_text && !request.on_text(piece)) go_on = false;
+  };
+
+  Sha256 hash;
+  std::vector<uint32_t> history = request.prompt;
+  std::vector<float> logits;
+  std::vector<double> head_ms;
+  std::vector<double> pass_ms;
+  auto hidden = prefill(request);
+  auto pass_start = start;
+  auto first_choice = start;
+  for (;;) {
+    if (!hidden.ok()) {
+      if (hidden.error().kind != ErrorKind::kCancelled) return hidden.error();
+      answer.finish = Finish::kCancelled;
+      break;
+    }
+    const auto head_start = Clock::now();
+    if (Status status = ends_.logits(*hidden, hidden->tokens() - 1, 1, logits); !status.ok()) {
+      return status.error();
+    }
+    decode::SamplerInput input;
+    input.logits = logits;
+    input.history = history;
+    input.prompt_tokens = answer.prompt_tokens;
+    input.seed = request.seed;
+    input.position = history.size();
+    TANDEM_ASSIGN(const uint32_t token, decode::sample(request.sampler, input));
+    if (request.hash_logits) hash.update(std::as_bytes(std::span(logits)));
+    const auto now = Clock::now();
+    if (answer.tokens.empty()) {
+      first_choice = now;
+      answer.prefill_seconds = milliseconds(now - start) * 1e-3;
+    } else {
+      head_ms.push_back(ends_ms_ + milliseconds(now - head_start));
+      pass_ms.push_back(milliseconds(now - pass_start));
+      answer.decode_seconds = milliseconds(now - first_choice) * 1e-3;
+      ++answer.decode_passes;
+    }
+    pass_start = now;
+    answer.tokens.push_back(token);
+    history.push_back(token);
+    if (detokenizer) show(detokenizer->push(static_cast<text::TokenId>(token)));
+
+    if (std::find(request.end_ids.begin(), request.end_ids.end(), token) != request.end_ids.end()) {
+      answer.finish = Finish::kEnd;
+      break;
+    }
+    if (!go_on || cancelled()) {
+      answer.finish = Finish::kCancelled;
+      break;
+    }
+    if (answer.tokens.size() >= request.max_tokens) {
+      answer.finish = Finish::kLength;
+      break;
+    }
+    if (held_.size() >= context_) {
+      answer.finish = Finish::kContext;
+      break;
+    }
+    hidden = run({&token, 1}, 1);
+  }
+  if (detokenizer) show(detokenizer->flush());
+  if (request.hash_logits) answer.logits_sha256 = hash.digest();
+  answer.head_ms = median(head_ms);
+  answer.pass_ms = median(pass_ms);
+  return answer;
+}
+
+}  // namespace tandem::ring
