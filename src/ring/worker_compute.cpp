@@ -161,8 +161,8 @@ void WorkerCompute::loop() {
     polled.assign(1, {wake_.fd(), POLLIN, 0});
     polled_lanes.assign(1, nullptr);
     for (const auto& lane : lanes_) {
-      // Frames wait in their socket until there is a way out. A link out that is full stops its lane
-      // only: the next stage is slower, and that pushes back.
+      // Frames wait in their socket until there is a way out. A link out that is full stops its
+      // lane only: the next stage is slower, and that pushes back.
       if (lane->in == nullptr || lane->out == nullptr || lane->out->pending()) continue;
       polled.push_back({lane->in->fd(), POLLIN, 0});
       polled_lanes.push_back(lane.get());

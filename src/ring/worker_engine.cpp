@@ -24,6 +24,13 @@ constexpr auto kRefusedLinger = 1s;
 constexpr auto kProgressEvery = 250ms;
 constexpr auto kDialTimeout = 3s;
 
+/// In a time that does not tell how many bytes were right.
+bool equal(const wire::Key& a, const wire::Key& b) {
+  uint8_t difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference = difference | (a[i] ^ b[i]);
+  return difference == 0;
+}
+
 }  // namespace
 
 WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
@@ -221,9 +228,9 @@ bool WorkerEngine::greet_link(const wire::Hello& hello,
                               std::unique_ptr<wire::Connection>& connection) {
   const bool in = hello.role == wire::Role::kLinkIn;
   for (const auto& session : sessions_) {
-    wire::Key& key = in ? session->in_key : session->out_key;
-    if (!session->activated || key != hello.key) continue;
-    key = {};  // each key opens one link
+    std::optional<wire::Key>& key = in ? session->in_key : session->out_key;
+    if (!key || !equal(*key, hello.key)) continue;
+    key.reset();  // each key opens one link
     std::shared_ptr<wire::Connection> link = std::move(connection);
     // Before the compute thread knows the link: what it writes must come after this.
     if (!link->send({.type = wire::Type::kWelcome}, welcome()).ok()) return true;

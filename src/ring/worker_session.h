@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "model/config.h"
@@ -51,8 +52,8 @@ struct Session {
   StageCache::Lease lease;
 
   // The ring. Keys are the IO thread's; counters are written by the compute thread.
-  wire::Key in_key{};
-  wire::Key out_key{};
+  std::optional<wire::Key> in_key;  ///< until the link with it has come
+  std::optional<wire::Key> out_key;
   bool activated = false;
   std::atomic<uint64_t> activation{0};
   std::atomic<uint64_t> fence{0};  ///< laps up to this one are void
