@@ -30,6 +30,16 @@ bool Evaluator::step(uint64_t count) {
   return false;
 }
 
+bool Evaluator::charge_scan(const Value& value) {
+  // What costs about as much as evaluating an expression.
+  constexpr uint64_t kBytesAStep = 32;
+  constexpr uint64_t kItemsAStep = 4;
+  if (value.is_string()) return step(value.as_text().size() / kBytesAStep);
+  if (value.is_sequence()) return step(value.as_list().size() / kItemsAStep);
+  if (value.is_dict()) return step(value.as_dict().size() / kItemsAStep);
+  return !failed_;
+}
+
 bool Evaluator::allows(uint64_t bytes) {
   if (failed_) return false;
   if (bytes <= limits_.bytes - bytes_) return true;
@@ -208,6 +218,7 @@ Value Evaluator::evaluate_dict(const Expr& expr, const ScopePtr& scope) {
     const Value key = evaluate(*expr.children[i], scope);
     Value value = evaluate(*expr.children[i + 1], scope);
     position_ = expr.position;
+    if (!charge_scan(key)) return {};
     if (!members.set(key, std::move(value))) {
       return fail("a value of type " + std::string(key.type_name()) + " cannot be a key");
     }
@@ -292,7 +303,7 @@ Value Evaluator::evaluate_slice(const Expr& expr, const ScopePtr& scope) {
     bounds[i] = bound.as_int();
   }
   position_ = expr.position;
-  if (failed_) return {};
+  if (!charge_scan(object)) return {};
   if (!object.is_string() && !object.is_sequence()) {
     return fail("a value of type " + std::string(object.type_name()) + " cannot be sliced");
   }
@@ -394,7 +405,13 @@ bool Evaluator::test(std::string_view name, const Value& value, const Arguments&
 
 Value call_builtin(Evaluator& evaluator, const Builtin& builtin, const Value& self,
                    const Arguments& arguments) {
-  if (evaluator.failed()) return {};
+  if (!evaluator.charge_scan(self)) return {};
+  for (const Value& value : arguments.positional) {
+    if (!evaluator.charge_scan(value)) return {};
+  }
+  for (const auto& [name, value] : arguments.named) {
+    if (!evaluator.charge_scan(value)) return {};
+  }
   if (builtin.parameters == "*") return builtin.call(evaluator, self, arguments);
   Arguments sorted;
   size_t place = 0;

@@ -17,7 +17,7 @@ namespace tandem::text::jinja {
 
 /// What one rendering may use. A real conversation stays far below all of them.
 struct Limits {
-  uint64_t steps = 20'000'000;           ///< expressions, statements and items
+  uint64_t steps = 10'000'000;           ///< expressions, statements and items
   uint64_t bytes = uint64_t{256} << 20;  ///< of strings and lists made, all together
   uint64_t output = uint64_t{32} << 20;  ///< of text rendered
   uint32_t depth = 600;                  ///< of expressions and calls inside each other
@@ -54,6 +54,8 @@ class Evaluator {
   [[nodiscard]] bool failed() const { return failed_; }
   /// Counts a step; false if there is no more or an error was noted.
   bool step(uint64_t count = 1);
+  /// Counts the steps of one pass over a value's text or items.
+  bool charge_scan(const Value& value);
   /// False (and an error) if `bytes` more would be too many; charges nothing.
   bool allows(uint64_t bytes);
   /// Charges memory; false if it is used up.

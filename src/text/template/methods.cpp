@@ -58,8 +58,10 @@ Value list_of(Evaluator& e, std::vector<MarkedText> parts) {
 Value split_side(Evaluator& e, const Value& self, Args a, bool from_right) {
   const int64_t limit = integer_or(e, arg(a, 1), -1);
   const MarkedText& text = self.as_text();
-  // At worst every byte becomes a string of its own.
-  if (!e.allows(text.size() * 2) || !e.step(1 + text.size() / 64)) return {};
+  // From the right each part costs a pass over what is left of it.
+  const auto passes = static_cast<uint64_t>(std::clamp<int64_t>(from_right ? limit : 0, 0, 1000));
+  if (!e.allows(text.size() * 2) || !e.step(passes * (text.size() / 16))) return {};
+  if (from_right && limit > 1000) return e.fail("rsplit into more than 1000 parts");
   if (arg(a, 0).is_undefined() || arg(a, 0).is_none()) {
     if (!from_right || limit < 0) return list_of(e, split_space(text, limit));
     return e.fail("rsplit at white space with a limit is not supported");
@@ -76,7 +78,6 @@ Value str_rsplit(Evaluator& e, const Value& s, Args a) {
   return split_side(e, s, a, true);
 }
 Value str_splitlines(Evaluator& e, const Value& s, Args a) {
-  if (!e.step(1 + s.as_text().size() / 64)) return {};
   return list_of(e, split_lines(s.as_text(), arg(a, 0).truthy()));
 }
 
@@ -118,8 +119,7 @@ Value find_side(Evaluator& e, const Value& self, Args a, bool from_right, bool m
   if (!arg(a, 0).is_string()) return wrong(e, "a string", arg(a, 0));
   const std::string& text = self.as_text().text();
   const std::string& wanted = arg(a, 0).as_text().text();
-  if (!e.step(1 + text.size() / 64)) return {};
-  const size_t at = from_right ? text.rfind(wanted) : text.find(wanted);
+  const size_t at = from_right ? find_text_last(text, wanted) : find_text(text, wanted);
   if (at == std::string::npos) {
     return must ? e.fail("substring not found") : Value::integer(-1);
   }
@@ -140,11 +140,10 @@ Value str_count(Evaluator& e, const Value& self, Args a) {
   if (!arg(a, 0).is_string()) return wrong(e, "a string", arg(a, 0));
   const std::string& text = self.as_text().text();
   const std::string& wanted = arg(a, 0).as_text().text();
-  if (!e.step(1 + text.size() / 64)) return {};
   if (wanted.empty()) return Value::integer(static_cast<int64_t>(count_characters(text) + 1));
   int64_t count = 0;
-  for (size_t at = text.find(wanted); at != std::string::npos;
-       at = text.find(wanted, at + wanted.size())) {
+  for (size_t at = find_text(text, wanted); at != std::string::npos;
+       at = find_text(text, wanted, at + wanted.size())) {
     ++count;
   }
   return Value::integer(count);
@@ -244,7 +243,8 @@ Value partition_side(Evaluator& e, const Value& self, Args a, bool from_right) {
   }
   const MarkedText& text = self.as_text();
   const std::string& wanted = arg(a, 0).as_text().text();
-  const size_t at = from_right ? text.text().rfind(wanted) : text.text().find(wanted);
+  const size_t at =
+      from_right ? find_text_last(text.text(), wanted) : find_text(text.text(), wanted);
   if (at == std::string::npos) {
     const Value empty = e.text("");
     return from_right ? e.tuple({empty, empty, self}) : e.tuple({self, empty, empty});

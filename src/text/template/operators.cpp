@@ -150,7 +150,7 @@ Value Evaluator::binary(std::string_view op, const Value& a, const Value& b) {
 }
 
 bool Evaluator::equal(const Value& a, const Value& b) {
-  if (!step()) return false;
+  if (!step() || !charge_scan(a)) return false;
   if (a.is_number() && b.is_number()) {
     if (a.is_float() || b.is_float()) return a.as_float() == b.as_float();
     return a.as_int() == b.as_int();
@@ -174,7 +174,7 @@ bool Evaluator::equal(const Value& a, const Value& b) {
 }
 
 int Evaluator::compare(const Value& a, const Value& b) {
-  if (!step()) return 0;
+  if (!step() || !charge_scan(a)) return 0;
   if (a.is_number() && b.is_number()) {
     if (a.is_float() || b.is_float()) {
       return a.as_float() < b.as_float() ? -1 : a.as_float() > b.as_float() ? 1 : 0;
@@ -205,10 +205,10 @@ bool Evaluator::contains(const Value& container, const Value& item) {
       fail("only a string can be in a string, found " + std::string(item.type_name()));
       return false;
     }
-    if (!step(1 + container.as_text().size() / 64)) return false;
-    return container.as_text().text().find(item.as_text().text()) != std::string::npos;
+    if (!charge_scan(container) || !charge_scan(item)) return false;
+    return find_text(container.as_text().text(), item.as_text().text()) != std::string::npos;
   }
-  if (container.is_dict()) return container.as_dict().find(item) != nullptr;
+  if (container.is_dict()) return charge_scan(item) && container.as_dict().find(item) != nullptr;
   if (container.is_undefined()) return false;
   const std::shared_ptr<const List> items = iterate(container);
   return std::any_of(items->begin(), items->end(),
@@ -233,6 +233,7 @@ Value Evaluator::item(const Value& object, const Value& key) {
   if (object.is_undefined()) {
     return fail("\"" + object.undefined_name() + "\" is undefined, it has no items");
   }
+  if (!charge_scan(key) || (object.is_string() && !charge_scan(object))) return {};
   if (object.is_dict()) {
     if (const Value* found = object.as_dict().find(key)) return *found;
   } else if (object.is_namespace() && key.is_string()) {
@@ -240,7 +241,6 @@ Value Evaluator::item(const Value& object, const Value& key) {
   } else if ((key.is_int() || key.is_bool()) && (object.is_sequence() || object.is_string())) {
     const std::vector<size_t> offsets =
         object.is_string() ? character_offsets(object.as_text()) : std::vector<size_t>();
-    if (!step(1 + offsets.size() / 64)) return {};
     const auto size =
         static_cast<int64_t>(object.is_string() ? offsets.size() - 1 : object.as_list().size());
     const int64_t index = key.as_int() < 0 ? key.as_int() + size : key.as_int();

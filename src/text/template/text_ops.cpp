@@ -1,6 +1,7 @@
 #include "text/template/text_ops.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "text/unicode.h"
 
@@ -39,6 +40,23 @@ bool is_space_at(std::string_view text) {
   const uint32_t c = decode_utf8(text).code_point;
   // Python also counts the four information separators.
   return (class_of(c) & kSpace) != 0 || (c >= 0x1C && c <= 0x1F);
+}
+
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (wanted.size() < 2) return text.find(wanted, from);
+  // The C library's search is linear even for aaa…b in aaaa…, unlike the standard library's.
+  const void* found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t find_text_last(std::string_view text, std::string_view wanted) {
+  if (wanted.size() < 2) return text.rfind(wanted);
+  const std::string backward(text.rbegin(), text.rend());
+  const std::string wanted_backward(wanted.rbegin(), wanted.rend());
+  const size_t at = find_text(backward, wanted_backward);
+  return at == std::string::npos ? at : text.size() - at - wanted.size();
 }
 
 std::vector<size_t> character_offsets(const MarkedText& text) {
@@ -88,8 +106,8 @@ MarkedText replace(const MarkedText& text, std::string_view from, const MarkedTe
     }
     return out;
   }
-  for (size_t at = text.text().find(from); at != std::string::npos && limit != 0;
-       at = text.text().find(from, done)) {
+  for (size_t at = find_text(text.text(), from); at != std::string::npos && limit != 0;
+       at = find_text(text.text(), from, done)) {
     out.append(text, done, at - done);
     out.append(to);
     done = at + from.size();
@@ -167,22 +185,22 @@ std::vector<MarkedText> split(const MarkedText& text, std::string_view separator
                               bool from_right) {
   std::vector<MarkedText> parts;
   const std::string& all = text.text();
-  if (from_right) {
-    size_t end = all.size();
-    while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-      if (end < separator.size()) break;
-      const size_t at = all.rfind(separator, end - separator.size());
+  if (from_right && limit >= 0) {
+    // Matches count from the right, so the leftmost ones are joined again.
+    MarkedText rest = text;
+    while (static_cast<int64_t>(parts.size()) < limit) {
+      const size_t at = find_text_last(rest.text(), separator);
       if (at == std::string::npos) break;
-      parts.push_back(text.substr(at + separator.size(), end - at - separator.size()));
-      end = at;
+      parts.push_back(rest.substr(at + separator.size()));
+      rest.truncate(at);
     }
-    parts.push_back(text.substr(0, end));
+    parts.push_back(std::move(rest));
     std::reverse(parts.begin(), parts.end());
     return parts;
   }
   size_t done = 0;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t at = all.find(separator, done);
+    const size_t at = find_text(all, separator, done);
     if (at == std::string::npos) break;
     parts.push_back(text.substr(done, at - done));
     done = at + separator.size();

@@ -10,6 +10,9 @@
 
 namespace tandem::text::jinja {
 
+/// As std::string::find and rfind, in linear time whatever the texts are.
+size_t find_text(std::string_view text, std::string_view wanted, size_t from = 0);
+size_t find_text_last(std::string_view text, std::string_view wanted);
 /// Byte offsets of all characters, and the size at the end.
 std::vector<size_t> character_offsets(const MarkedText& text);
 size_t count_characters(std::string_view text);
