@@ -66,9 +66,7 @@ class ByteWriter {
  public:
   template <typename T>
   requires std::is_arithmetic_v<T>
-  void write(T value) {
-    append(std::as_bytes(std::span(&value, 1)));
-  }
+  void write(T value) { append(std::as_bytes(std::span(&value, 1))); }
   // Not inlined: g++ 12 then warns of an overflow that can't happen.
   [[gnu::noinline]] void append(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
