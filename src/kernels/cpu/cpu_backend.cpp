@@ -287,8 +287,8 @@ void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
   });
 }
 
-void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                      uint32_t position) {
+void CpuBackend::store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache,
+                             uint32_t layer, uint32_t position, StoreHead store) {
   FloatRows& rows = floats_[in.id];
   auto& kv_cache = static_cast<CpuKvCache&>(cache);
   const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
@@ -302,28 +302,18 @@ void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, 
                 &exponent)) {
         fail();
       }
-      kv_cache.store_key(layer, h, position + t, values.data(), exponent);
+      (kv_cache.*store)(layer, h, position + t, values.data(), exponent);
     }
   });
 }
 
+void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+                      uint32_t position) {
+  store_heads(in, norm, rotary, cache, layer, position, &CpuKvCache::store_key);
+}
+
 void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
-  FloatRows& rows = floats_[in.id];
-  auto& kv_cache = static_cast<CpuKvCache&>(cache);
-  const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
-  each_token(rows.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(head_dim);
-    std::vector<int16_t>& values = memory.values;
-    for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
-      int32_t exponent = 0;
-      if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, nullptr, false, t, values.data(),
-                &exponent)) {
-        fail();
-      }
-      kv_cache.store_value(layer, h, position + t, values.data(), exponent);
-    }
-  });
+  store_heads(in, nullptr, false, cache, layer, position, &CpuKvCache::store_value);
 }
 
 void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,

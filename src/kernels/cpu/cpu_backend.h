@@ -67,6 +67,11 @@ class CpuBackend final : public Backend {
   // One head's way from floats to 16 bits; false if it is not finite.
   bool head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary, uint32_t token,
             int16_t* values, int32_t* exponent);
+  // Every head's way into a cache.
+  using StoreHead = void (CpuKvCache::*)(uint32_t layer, uint32_t kv_head, uint32_t position,
+                                         const int16_t* values, int32_t exponent);
+  void store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+                   uint32_t position, StoreHead store);
   bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
   // out row `token` = quantize(x).
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);
