@@ -121,6 +121,12 @@ TEST(Template, LongStringsCostStepsByTheirLength) {
   }
 }
 
+TEST(Template, FiltersGoThroughACharacterListOfTheirOwn) {
+  EXPECT_EQ(failure("{{ 'abc' | select | join }}{{ 'abc' | map('upper') | unique | join }}"
+                    "{{ 'abc' | max }}{{ 'cab' | sort | join }}"),
+            "rendered 10");
+}
+
 TEST(Template, ValuesThatHoldThemselvesAreFreed) {
   EXPECT_EQ(failure("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.list = [ns] %}"),
             "rendered 0");

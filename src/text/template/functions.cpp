@@ -47,7 +47,7 @@ bool collect(Evaluator& e, Args a, Dict& members) {
       for (const auto& [key, value] : given.as_dict().entries()) members.set(key, value);
       continue;
     }
-    for (const Value& pair : *e.iterate(given)) {
+    for (const auto items = e.iterate(given); const Value& pair : *items) {
       if (!pair.is_sequence() || pair.as_list().size() != 2 ||
           !members.set(pair.as_list()[0], pair.as_list()[1])) {
         e.fail("expected pairs of key and value");

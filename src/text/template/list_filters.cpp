@@ -135,7 +135,7 @@ Value filter_dictsort(Evaluator& e, const Value& self, Args a) {
 Value filter_unique(Evaluator& e, const Value& self, Args a) {
   List out;
   List keys;
-  for (const Value& item : *e.iterate(self)) {
+  for (const auto items = e.iterate(self); const Value& item : *items) {
     Value key = sort_key(e, item, arg(a, 1), arg(a, 0).truthy());
     const bool seen = std::any_of(keys.begin(), keys.end(),
                                   [&](const Value& other) { return e.equal(key, other); });
@@ -149,7 +149,7 @@ Value filter_unique(Evaluator& e, const Value& self, Args a) {
 
 Value extreme(Evaluator& e, const Value& self, Args a, int sign) {
   std::optional<std::pair<Value, Value>> best;
-  for (const Value& item : *e.iterate(self)) {
+  for (const auto items = e.iterate(self); const Value& item : *items) {
     Value key = sort_key(e, item, arg(a, 1), arg(a, 0).truthy());
     if (!best.has_value() || e.compare(key, best->first) * sign > 0) best.emplace(key, item);
     if (e.failed()) return {};
@@ -165,7 +165,7 @@ Value filter_max(Evaluator& e, const Value& self, Args a) {
 
 Value filter_sum(Evaluator& e, const Value& self, Args a) {
   Value total = arg(a, 1).is_undefined() ? Value::integer(0) : arg(a, 1);
-  for (const Value& item : *e.iterate(self)) {
+  for (const auto items = e.iterate(self); const Value& item : *items) {
     total =
         e.binary("+", total, arg(a, 0).is_undefined() ? item : sort_key(e, item, arg(a, 0), true));
     if (e.failed()) return {};
@@ -218,7 +218,7 @@ Value choose(Evaluator& e, const Value& self, Args a, bool by_attribute, bool wa
   rest.named = a.named;
   for (size_t i = first + 1; i < a.positional.size(); ++i) rest.positional.push_back(arg(a, i));
   List out;
-  for (const Value& item : *e.iterate(self)) {
+  for (const auto items = e.iterate(self); const Value& item : *items) {
     const Value value = by_attribute ? sort_key(e, item, arg(a, 0), true) : item;
     const bool holds =
         has_test ? e.test(arg(a, first).as_text().text(), value, rest) : value.truthy();
@@ -263,7 +263,7 @@ Value filter_batch(Evaluator& e, const Value& self, Args a) {
 
 Value filter_groupby(Evaluator& e, const Value& self, Args a) {
   std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : *e.iterate(self)) {
+  for (const auto items = e.iterate(self); const Value& item : *items) {
     Value key = sort_key(e, item, arg(a, 0), true);
     if (!e.step()) return {};
     keyed.emplace_back(key.is_undefined() ? arg(a, 1) : key, item);

@@ -179,7 +179,7 @@ Value str_swapcase(Evaluator& e, const Value& s, Args) {
 }
 
 Value str_join(Evaluator& e, const Value& self, Args a) {
-  for (const Value& item : *e.iterate(arg(a, 0))) {
+  for (const auto items = e.iterate(arg(a, 0)); const Value& item : *items) {
     if (!item.is_string()) return wrong(e, "strings to join", item);
   }
   Arguments arguments;
