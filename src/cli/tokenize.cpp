@@ -12,7 +12,7 @@ struct TokenizeFlags {
   std::optional<std::string> text;
   bool ids = false;
   bool special = false;
-  bool control = false;
+  bool user = false;
   bool json = false;
 };
 
@@ -24,7 +24,7 @@ Result<std::string> tokenize(TokenizeFlags& flags) {
   TANDEM_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(folder));
   text::EncodeOptions options;
   options.add_special_tokens = flags.special;
-  options.parse_control = flags.control;
+  options.parse_control = !flags.user;
   TANDEM_ASSIGN(const auto ids, tokenizer.encode(*flags.text, options));
   if (flags.json) {
     nlohmann::ordered_json object;
@@ -58,13 +58,14 @@ int tokenize_command(Arguments arguments) {
   Flags flags(
       "tokenize", "-m DIR [--ids] TEXT",
       "Shows the tokens of a text, one a line with its id and its text. Control tokens that\n"
-      "are written out in TEXT are read as plain text, as in a user's message.");
+      "are written out in TEXT, such as <|im_end|>, are read as what they are.");
   flags.add_positional("TEXT", own.text, "the text; - reads it from standard input", true);
   flags.add("-m,--model", "DIR", own.model,
             "folder of the model (default: $TANDEM_MODEL or storyteller)");
   flags.add("--ids", own.ids, "print just the ids, in one line, separated by commas");
   flags.add("--special", own.special, "add the tokens that the model wants around a text (BOS)");
-  flags.add("--control", own.control, "read control tokens such as <|im_end|> as what they are");
+  flags.add("--user", own.user,
+            "read TEXT as a user's message: no part of it becomes a control token");
   flags.add("--json", own.json, "print one JSON object");
   flags.add_example("tandem tokenize \"Once upon a time\"");
   flags.add_example("tandem logits --tokens \"$(tandem tokenize --ids 'Once upon a time')\"");

@@ -130,7 +130,7 @@ TEST(Chat, ReusedPrefixesGiveTheAnswersOfAFreshConversation) {
       "<|im_start|>user\nGive me five fruits.<|im_end|>\n<|im_start|>assistant\n" +
       answers[0]["text"].get<std::string>() +
       "<|im_end|>\n<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n";
-  std::string ids = tandem_ok({"tokenize", "--ids", "--control", "-"}, whole);
+  std::string ids = tandem_ok({"tokenize", "--ids", "-"}, whole);
   ids.pop_back();
   const json& tokens = answers[1]["tokens"];
   for (size_t i = 0; i + 1 < tokens.size(); ++i) ids += "," + std::to_string(tokens[i].get<int>());
@@ -165,8 +165,8 @@ TEST(Perplexity, IsWithin15HundredthsOfAPercentOfFloat32At8Bits) {
 TEST(Tokenize, ShowsIdsAndTexts) {
   EXPECT_EQ(tandem_ok({"tokenize", "--ids", "Hello!"}), "2189,3\n");
   EXPECT_EQ(tandem_ok({"tokenize", "Hello!"}), "2189\t\"Hello\"\n3\t\"!\"\n");
-  EXPECT_EQ(tandem_ok({"tokenize", "--ids", "--control", "<|im_end|>"}), "2\n");
-  EXPECT_NE(tandem_ok({"tokenize", "--ids", "<|im_end|>"}), "2\n");
+  EXPECT_EQ(tandem_ok({"tokenize", "--ids", "<|im_end|>"}), "2\n");
+  EXPECT_NE(tandem_ok({"tokenize", "--ids", "--user", "<|im_end|>"}), "2\n");
 }
 
 TEST(Models, TellsWhatAModelNeedsWithoutLoadingIt) {
