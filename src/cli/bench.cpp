@@ -36,7 +36,11 @@ struct Bench {
 /// that each layer sees, on average over the tokens generated.
 uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
   const model::ModelConfig& config = session.config();
-  uint64_t bytes = uint64_t{config.vocab} * (config.hidden_size + sizeof(float));
+  // An embedding of its own is not read through, and neither are the positions of GPT-2.
+  model::ModelConfig head = config;
+  head.tied_embeddings = true;
+  head.learned_positions = false;
+  uint64_t bytes = model::ends_bytes(head, session.stage_options().weights);
   for (const ring::StageReport& stage : session.ring().stages()) bytes += stage.weight_bytes;
   const uint64_t positions = uint64_t{flags.prompt} + flags.generate / 2;
   for (uint32_t layer = 0; layer < config.layers; ++layer) {

@@ -182,7 +182,7 @@ int chat_command(Arguments arguments) {
       "in the caches is used again.");
   own.model.add_all(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
-            "positions to reserve (default: 4096, or the model's context if it is less)");
+            "positions to reserve (default: 4096, at most the model's)");
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");

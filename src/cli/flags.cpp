@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "cli/output.h"
@@ -86,6 +87,8 @@ Flags::Flags(std::string command, std::string usage, std::string summary)
       summary_(std::move(summary)),
       parser_(std::make_unique<Parser>()) {
   parser_->app.set_help_flag("-h,--help", "");
+  // The last one counts, so that a flag can be added to a stored command line.
+  parser_->app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   parser_->app.allow_extras();  // unexpected() says more than the parser does
   long_names_.emplace_back("--help");
 }
@@ -130,7 +133,14 @@ void Flags::add(const std::string& names, const std::string& type, double& value
 void Flags::add(const std::string& names, const std::string& type, uint64_t& value,
                 const std::string& help) {
   remember(names, type, help);
-  parser_->app.add_option(names, value);
+  const std::string last = split_commas(names).back();
+  parser_->app.add_option_function<std::string>(names, [&value, last](const std::string& text) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      throw CLI::ValidationError(last + " is '" + text + "'; expected a whole number from 0 to " +
+                                 std::to_string(UINT64_MAX));
+    }
+  });
 }
 
 void Flags::add(const std::string& names, const std::string& type, uint32_t& value, uint32_t low,

@@ -149,10 +149,9 @@ int logits_command(Arguments arguments) {
   own.model.add_all(flags);
   flags.add("--tokens", "5,7,9", own.tokens, "token ids");
   flags.add("--tokens-file", "FILE", own.tokens_file,
-            "text file of ids, separated by commas or space; - reads them from standard input");
+            "file of ids, separated by commas or space; - is standard input");
   flags.add("--pass-width", "W", own.pass_width, 1, 4096, "tokens in one pass (default: 32)");
-  flags.add("--hidden", own.hidden,
-            "also write 'hidden' [layers + 1, tokens, hidden_size]; in this process only");
+  flags.add("--hidden", own.hidden, "also write 'hidden' [layers + 1, tokens, hidden_size]");
   flags.add("--out", "FILE", own.out, "safetensors file to write");
   flags.add_example("tandem logits --tokens 1,439,271 --out logits.safetensors");
   flags.add_example("tandem logits --tokens-file ids.txt --local 3 --pass-width 1");

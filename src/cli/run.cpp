@@ -132,7 +132,7 @@ int run_command(Arguments arguments) {
                        true);
   own.model.add_all(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
-            "positions to reserve (default: enough for prompt and answer, at least 4096)");
+            "positions to reserve (default: what is needed, at least 4096)");
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--raw", own.raw, "continue PROMPT as it is, without the model's chat template");

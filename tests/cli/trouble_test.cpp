@@ -1,0 +1,107 @@
+// Ctrl-C, closed pipes, workers that die: every command ends tidily and says why.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+
+namespace tandem::cli_test {
+namespace {
+
+/// An answer that goes on until the context is full.
+std::vector<std::string> long_answer(std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments{"run",  "-q",    "--raw", "--max-tokens",
+                                     "1000", "--isa", "scalar"};  // slow enough to be interrupted
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.emplace_back("Once upon a time");
+  return arguments;
+}
+
+TEST(CtrlC, EndsAnAnswerTidily) {
+  Process process(long_answer());
+  process.read_until(" ");
+  process.signal(SIGINT);
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 130);
+  EXPECT_EQ(output.out.back(), '\n');
+  EXPECT_EQ(output.err, "");
+}
+
+TEST(CtrlC, EndsAnAnswerOverWorkersAndTheWorkersWithIt) {
+  Process process(long_answer({"--local", "3"}));
+  process.read_until(" ");
+  process.signal(SIGINT);
+  EXPECT_EQ(process.finish().code, 130);
+}
+
+TEST(CtrlC, EndsAWorker) {
+  WorkerProcess worker;
+  worker.process().signal(SIGINT);
+  EXPECT_EQ(worker.process().finish().code, 0);
+  WorkerProcess other;
+  other.process().signal(SIGTERM);
+  EXPECT_EQ(other.process().finish().code, 0);
+}
+
+TEST(ClosedPipe, EndsQuietly) {
+  Process process(long_answer());
+  process.read_until(" ");
+  process.close_output();
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 0);
+  EXPECT_EQ(output.err, "");
+}
+
+TEST(DyingWorker, IsNamedAndTheOtherStaysUsable) {
+  auto dying = std::make_unique<WorkerProcess>(
+      std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
+  WorkerProcess living({"--models", source("models"), "--isa", "scalar"});
+  const std::string address = dying->address();
+  Process process(long_answer({"--workers", living.address() + "," + address}));
+  process.read_until(" ");
+  const auto start = std::chrono::steady_clock::now();
+  dying->process().signal(SIGKILL);
+  const Output output = process.finish();
+  const auto waited = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(output.code, 1);
+  EXPECT_NE(output.err.find(address), std::string::npos) << output.err;
+  EXPECT_LT(waited, std::chrono::seconds(60)) << "named, but only by this test's patience";
+  // The one that lives serves the next host.
+  EXPECT_EQ(tandem_ok({"run", "-q", "--workers", living.address(), "Who are you?"}),
+            tandem_ok({"run", "-q", "Who are you?"}));
+}
+
+TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
+  auto dying = std::make_unique<WorkerProcess>(
+      std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
+  // Told apart from the answer's own end by its length: it can't be done before the kill.
+  Process process({"run", "--json", "--raw", "--max-tokens", "1000", "--workers", dying->address(),
+                   "Once upon a time"});
+  dying->process().read_error_until("\n");  // a host has come
+  dying->process().signal(SIGKILL);
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 1);
+  const auto object = nlohmann::json::parse(output.out);
+  EXPECT_EQ(object["error"]["kind"], "peer");
+  EXPECT_NE(object["error"]["message"].get<std::string>().find(dying->address()),
+            std::string::npos);
+}
+
+TEST(Memory, AWorkerLendsNoMoreThanItWasTold) {
+  WorkerProcess small({"--models", source("models"), "--memory", "4M"});
+  const Output output = tandem({"run", "-q", "--workers", small.address(), "Hi"});
+  EXPECT_EQ(output.code, 1);
+  EXPECT_NE(output.err.find(small.address()), std::string::npos) << output.err;
+}
+
+TEST(Weights, AWorkerWithoutTheModelGetsItsLayersFromTheHost) {
+  WorkerProcess bare;
+  EXPECT_EQ(
+      tandem_ok({"logits", "--tokens", "1,2,3", "--workers", bare.address(), "--split", "4-9"}),
+      tandem_ok({"logits", "--tokens", "1,2,3"}));
+}
+
+}  // namespace
+}  // namespace tandem::cli_test
