@@ -65,15 +65,17 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   piece_ = piece;
   context_ = context;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<uint32_t>(helpers_.size()), std::memory_order_relaxed);
+  gate_.fetch_or(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   work();
-  const auto done = [this] { return busy_.load(std::memory_order_acquire) == 0; };
+  // Every piece is taken: whoever has not come yet is not waited for.
+  gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  const auto done = [this] { return gate_.load(std::memory_order_acquire) == 0; };
   if (spin(done)) return;
-  for (uint32_t busy = busy_.load(std::memory_order_acquire); busy != 0;
-       busy = busy_.load(std::memory_order_acquire)) {
-    busy_.wait(busy, std::memory_order_acquire);
+  for (uint32_t inside = gate_.load(std::memory_order_acquire); inside != 0;
+       inside = gate_.load(std::memory_order_acquire)) {
+    gate_.wait(inside, std::memory_order_acquire);
   }
 }
 
@@ -83,10 +85,10 @@ void ThreadPool::helper() {
     const auto moved = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
     if (!spin(moved)) generation_.wait(seen, std::memory_order_acquire);
     if (!moved()) continue;
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    work();
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    if ((gate_.fetch_add(1, std::memory_order_acq_rel) & kOpen) != 0) work();
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
 }
 

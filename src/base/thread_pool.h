@@ -45,14 +45,17 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   void helper();
 
   std::vector<std::thread> helpers_;
-  // The loop under way. Written by run() before `generation_` moves, read by helpers after.
+  // The loop under way. Written by run() while nobody is inside, read by helpers that are.
   uint64_t count_ = 0;
   uint64_t grain_ = 1;
   Piece piece_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<uint64_t> next_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
-  alignas(64) std::atomic<uint32_t> busy_{0};
+  // Helpers inside a loop, and whether they may still enter it. A helper that the system has not
+  // given a core comes to a closed gate and goes back to waiting; the caller never waits for it.
+  static constexpr uint32_t kOpen = 1U << 31;
+  alignas(64) std::atomic<uint32_t> gate_{0};
   std::atomic<bool> stop_{false};
 };
 
