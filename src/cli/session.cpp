@@ -249,7 +249,7 @@ void Session::show_table() {
                     bytes_text(kv_bytes)});
   }
   rows.push_back({"host", "embedding, head", bytes_text(ends_->bytes()), ""});
-  note(table(rows, {false, false, true, true}));
+  note(table(rows, {false, false, true, true}) + "\n");
 }
 
 }  // namespace tandem::cli
