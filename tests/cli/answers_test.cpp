@@ -18,7 +18,8 @@ json golden() {
 }
 
 TEST(Run, AnswersAsTransformersDoesWhereverItsChoiceIsClear) {
-  for (const json& prompt : golden()["prompts"]) {
+  const json cases = golden();
+  for (const json& prompt : cases["prompts"]) {
     const json answer = json::parse(
         tandem_ok({"run", "--json", "--max-tokens", "64", prompt["user"].get<std::string>()}));
     EXPECT_EQ(answer["prompt_token_ids"], prompt["ids"]);

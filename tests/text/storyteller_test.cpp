@@ -39,7 +39,8 @@ TEST_F(Storyteller, EncodesAsHuggingFace) {
 }
 
 TEST_F(Storyteller, DecodesAsHuggingFace) {
-  for (const auto& entry : golden("golden_tokenizer.json")["cases"]) {
+  const auto cases = golden("golden_tokenizer.json");
+  for (const auto& entry : cases["cases"]) {
     const auto ids = entry["ids"].get<std::vector<TokenId>>();
     EXPECT_EQ(tokenizer_->decode(ids, true), entry["decoded"].get<std::string>());
     Detokenizer stream(*tokenizer_, true);
