@@ -80,7 +80,9 @@ TEST(Worker, IdleConnectionsDontBlockTheNextClient) {
   for (int i = 0; i < 200; ++i) idle.push_back(raw(workers.workers[0]->address()));
   // Half a hello each from some of them.
   const auto head = wire::encode({.type = wire::Type::kHello, .length = 100});
-  for (int i = 0; i < 50; ++i) (void)::send(idle[i]->fd(), head.data(), 20 + i, MSG_NOSIGNAL);
+  for (size_t i = 0; i < 50; ++i) {
+    (void)::send(idle[i]->fd(), head.data(), 1 + i % (head.size() - 1), MSG_NOSIGNAL);
+  }
   auto opened = open(options(model, workers.at({{0, 6}})));
   ASSERT_NE(opened, nullptr);
   EXPECT_TRUE(opened->forward(input(model, 10), 0, 1).ok());
