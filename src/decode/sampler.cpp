@@ -78,30 +78,35 @@ std::vector<Candidate> select(std::span<const float> logits, size_t k) {
   return best;
 }
 
-/// Candidates in the contract's order without sorting all of them: they lie in buckets of 1/16 of a
-/// power of two, and only buckets that a filter's limit or the draw falls into are sorted.
+/// Candidates in the contract's order without sorting or moving all of them: each has a bucket, of
+/// 1/16 of a power of two, and only buckets that a filter's limit or the draw falls into are
+/// gathered and sorted.
 class Distribution {
  public:
   Distribution(std::vector<Candidate> candidates, double temperature)
-      : candidates_(std::move(candidates)), begins_(kBuckets + 1) {
+      : candidates_(std::move(candidates)),
+        weights_(candidates_.size()),
+        bucket_of_(candidates_.size()),
+        buckets_(kBuckets) {
     float greatest = candidates_.front().logit;
     for (const Candidate& candidate : candidates_) {
       greatest = std::max(greatest, candidate.logit);
     }
     const double factor = kLog2e / temperature;
-    std::vector<Weighted> weighted(candidates_.size());
     for (size_t i = 0; i < candidates_.size(); ++i) {
       const double distance = (double{greatest} - double{candidates_[i].logit}) * factor;
-      weighted[i] = weigh(candidates_[i], distance);
-      ++begins_[weighted[i].bucket + 1];
+      // 64 is far past the distance whose weight is zero, and keeps the product within 64 bits.
+      const auto fixed = distance >= 64 ? uint64_t{64} << arithmetic::kDistanceBits
+                                        : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
+      bucket_of_[i] =
+          static_cast<uint16_t>(std::min(fixed, arithmetic::kZeroDistance) >> kBucketShift);
+      weights_[i] = arithmetic::weight_at(fixed);
+      Bucket& bucket = buckets_[bucket_of_[i]];
+      bucket.sum += weights_[i];
+      bucket.least = std::min(bucket.least, weights_[i]);
+      ++bucket.count;
+      total_ += weights_[i];
     }
-    for (size_t b = 0; b < kBuckets; ++b) begins_[b + 1] += begins_[b];
-    ordered_.resize(candidates_.size());
-    std::vector<uint32_t> next(begins_.begin(), begins_.end() - 1);
-    for (const Weighted& one : weighted) ordered_[next[one.bucket]++] = one;
-    kept_ = ordered_.size();
-    total_ = 0;
-    for (const Weighted& one : ordered_) total_ += one.weight;
   }
 
   /// Keeps the shortest beginning with at least `share` of the total weight.
@@ -110,106 +115,97 @@ class Distribution {
     const auto units = static_cast<uint64_t>(share * 4294967296.0 + 0.5);
     __extension__ using Wide = unsigned __int128;
     const Wide wanted = static_cast<Wide>(total_) * std::max<uint64_t>(units, 1);
-    cut([&](uint64_t sum, const Weighted&) { return (static_cast<Wide>(sum) << 32) >= wanted; },
-        true);
+    cut([&](uint64_t sum, uint64_t) { return (static_cast<Wide>(sum) << 32) >= wanted; }, true);
   }
 
   /// Keeps candidates of at least `share` of the greatest weight.
   void keep_above(double share) {
     const auto least = static_cast<uint64_t>(share * double{arithmetic::kFullWeight} + 0.5);
-    cut([&](uint64_t, const Weighted& one) { return one.weight < least; }, false);
+    cut([&](uint64_t, uint64_t weight) { return weight < least; }, false);
   }
 
   uint32_t draw(uint64_t random) {
     const uint64_t point = arithmetic::multiply_high(random, total_);
     uint64_t sum = 0;
-    for (size_t b = 0; b < kBuckets && begins_[b] < kept_; ++b) {
-      const size_t end = std::min<size_t>(begins_[b + 1], kept_);
-      uint64_t inside = 0;
-      for (size_t i = begins_[b]; i < end; ++i) inside += ordered_[i].weight;
-      if (sum + inside <= point) {
-        sum += inside;
+    for (Bucket& bucket : buckets_) {
+      if (bucket.count == 0 || sum + bucket.sum <= point) {
+        sum += bucket.sum;
         continue;
       }
-      sort(b);
-      for (size_t i = begins_[b]; i < end; ++i) {
-        sum += ordered_[i].weight;
-        if (sum > point) return ordered_[i].candidate.id;
+      gather(bucket);
+      for (size_t i = 0; i < bucket.count; ++i) {
+        sum += weights_[bucket.ordered[i]];
+        if (sum > point) return candidates_[bucket.ordered[i]].id;
       }
     }
-    return ordered_.front().candidate.id;  // not reached: point < total_
+    return candidates_.front().id;  // not reached: point < total_
   }
 
  private:
   static constexpr unsigned kBucketShift = arithmetic::kDistanceBits - 4;
   static constexpr size_t kBuckets = (arithmetic::kZeroDistance >> kBucketShift) + 1;
+  static_assert(kBuckets <= 65536);
 
-  struct Weighted {
-    Candidate candidate;
-    uint64_t weight;
-    uint32_t bucket;
+  /// What is kept of the candidates within 1/16 of a power of two.
+  struct Bucket {
+    uint64_t sum = 0;             ///< of their weights
+    uint64_t least = UINT64_MAX;  ///< of their weights, or lower
+    uint32_t count = 0;
+    std::vector<uint32_t> ordered;  ///< their indices, in order, once a limit fell in here; then a
+                                    ///< filter may have cut its end off: the first `count` count
   };
 
-  static Weighted weigh(const Candidate& candidate, double distance) {
-    // 64 is far past the distance whose weight is zero, and keeps the product within 64 bits.
-    const auto fixed = distance >= 64 ? uint64_t{64} << arithmetic::kDistanceBits
-                                      : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
-    const uint64_t bucket = std::min(fixed, arithmetic::kZeroDistance) >> kBucketShift;
-    return {candidate, arithmetic::weight_at(fixed), static_cast<uint32_t>(bucket)};
+  void gather(Bucket& bucket) {
+    if (!bucket.ordered.empty()) return;
+    const auto number = static_cast<uint16_t>(&bucket - buckets_.data());
+    bucket.ordered.reserve(bucket.count);
+    for (size_t i = 0; i < bucket_of_.size(); ++i) {
+      if (bucket_of_[i] == number) bucket.ordered.push_back(static_cast<uint32_t>(i));
+    }
+    std::sort(bucket.ordered.begin(), bucket.ordered.end(),
+              [&](uint32_t x, uint32_t y) { return before(candidates_[x], candidates_[y]); });
   }
 
-  void sort(size_t b) {
-    if (sorted_.empty()) sorted_.resize(kBuckets);
-    if (sorted_[b]) return;
-    // Sorted whole: a filter may have cut it, and what it cut off stays behind what it kept.
-    std::sort(
-        ordered_.begin() + begins_[b], ordered_.begin() + begins_[b + 1],
-        [](const Weighted& x, const Weighted& y) { return before(x.candidate, y.candidate); });
-    sorted_[b] = true;
-  }
-
-  /// Ends the kept candidates at the first for which `ends`, which never turns false again along
-  /// the order, holds; that one stays if `including`. The first candidate always stays.
+  /// Ends the kept candidates at the first for which `ends(sum of weights up to it, its weight)`,
+  /// which never turns false again along the order, holds; that one stays if `including`. The
+  /// first candidate always stays.
   template <typename Ends>
   void cut(Ends&& ends, bool including) {
     uint64_t sum = 0;
-    for (size_t b = 0; b < kBuckets && begins_[b] < kept_; ++b) {
-      const size_t end = std::min<size_t>(begins_[b + 1], kept_);
-      if (begins_[b] == end) continue;
-      uint64_t inside = 0;
-      const Weighted* least = &ordered_[begins_[b]];
-      for (size_t i = begins_[b]; i < end; ++i) {
-        inside += ordered_[i].weight;
-        if (ordered_[i].weight < least->weight) least = &ordered_[i];
-      }
-      if (!ends(sum + inside, *least)) {
-        sum += inside;
+    bool ended = false;
+    for (Bucket& bucket : buckets_) {
+      if (bucket.count == 0) continue;
+      if (ended) {
+        bucket.sum = 0;
+        bucket.count = 0;
         continue;
       }
-      sort(b);
-      for (size_t i = begins_[b]; i < end; ++i) {
-        const bool last = ends(sum + ordered_[i].weight, ordered_[i]);
-        if (last && !including && i > 0) {
-          kept_ = i;
-          break;
-        }
-        sum += ordered_[i].weight;
-        if (last) {
-          kept_ = i + 1;
-          break;
-        }
+      if (!ends(sum + bucket.sum, bucket.least)) {
+        sum += bucket.sum;
+        continue;
       }
-      break;
+      gather(bucket);
+      const uint64_t before_bucket = sum;
+      for (uint32_t i = 0; i < bucket.count && !ended; ++i) {
+        const uint64_t weight = weights_[bucket.ordered[i]];
+        ended = ends(sum + weight, weight);
+        if (ended && !including && sum > 0) {
+          bucket.count = i;
+          break;
+        }
+        sum += weight;
+        if (ended) bucket.count = i + 1;
+      }
+      bucket.sum = sum - before_bucket;
     }
     total_ = sum;
   }
 
   std::vector<Candidate> candidates_;
-  std::vector<Weighted> ordered_;  ///< by bucket, inside a bucket in order only if sorted
-  std::vector<uint32_t> begins_;   ///< [kBuckets + 1]
-  std::vector<bool> sorted_;
-  size_t kept_ = 0;
-  uint64_t total_ = 0;  ///< weight of the kept ones
+  std::vector<uint64_t> weights_;    ///< of candidates_
+  std::vector<uint16_t> bucket_of_;  ///< of candidates_
+  std::vector<Bucket> buckets_;      ///< in the contract's order
+  uint64_t total_ = 0;               ///< weight of the kept ones
 };
 
 Status check_range(const char* what, double value, double low, double high) {
