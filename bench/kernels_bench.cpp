@@ -69,16 +69,47 @@ double bandwidth(ThreadPool& pool, const AlignedArray<uint8_t>& memory) {
          });
 }
 
-// A random matrix's weights need not be well formed for speed: any bytes do.
+// Weights as quantizing makes them of normal ones: how large they are together decides how 4- and
+// 6-bit products are summed.
 PackedMatrix random_matrix(WeightFormat format, uint32_t rows, uint32_t columns) {
   PackedMatrix matrix = make_packed(format, rows, columns);
   std::mt19937_64 random(rows + columns);
-  for (size_t i = 0; i + 8 <= matrix.data.size(); i += 8) {
-    const uint64_t value = random();
-    std::memcpy(matrix.data.data() + i, &value, 8);
+  // The sum of four bytes: near enough to a normal distribution, within four deviations.
+  const auto normal = [&random](int limit) {
+    const uint64_t bits = random();
+    int sum = -510;
+    for (int i = 0; i < 4; ++i) sum += static_cast<int>(bits >> (8 * i) & 255);
+    return sum * limit / 510;
+  };
+  std::vector<int8_t> weights(columns);
+  std::vector<uint8_t> quants(columns);
+  std::vector<uint8_t> scales((columns + 31) / 32);
+  std::vector<uint8_t> minimums(scales.size());
+  for (uint32_t row = 0; row < rows; ++row) {
+    const int middle = format == WeightFormat::k4 ? 8 : 32;
+    for (uint32_t k = 0; k < columns; ++k) {
+      if (format == WeightFormat::k8) {
+        weights[k] = static_cast<int8_t>(normal(127));
+      } else {
+        quants[k] = static_cast<uint8_t>(middle + normal(middle - 1));
+      }
+    }
+    for (size_t g = 0; g < scales.size(); ++g) {
+      scales[g] = static_cast<uint8_t>((format == WeightFormat::k4 ? 30 : 60) + random() % 34);
+      minimums[g] = scales[g];
+    }
+    if (format == WeightFormat::k8) store_row8(matrix, row, weights, 0.01F);
+    if (format == WeightFormat::k4) store_row4(matrix, row, quants, scales, minimums, 0.01F);
+    if (format == WeightFormat::k6) store_row6(matrix, row, quants, scales, 0.01F);
   }
-  std::fill(matrix.row_scales.begin(), matrix.row_scales.end(), 0.01F);
   return matrix;
+}
+
+PackedMatrix copy_of(const PackedMatrix& matrix) {
+  PackedMatrix copy = make_packed(matrix.format, matrix.rows, matrix.columns);
+  std::memcpy(copy.data.data(), matrix.data.data(), matrix.data.size());
+  copy.row_scales = matrix.row_scales;
+  return copy;
 }
 
 ActivationRows random_rows(const CpuKernels& set, uint32_t columns, uint32_t tokens) {
@@ -107,10 +138,11 @@ void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFo
   const uint64_t bytes = PackedMatrix::bytes_for(format, rows, columns);
   // More copies than the last cache can hold, so that each pass reads memory.
   const uint64_t copies = std::max<uint64_t>(1, (uint64_t{1} << 29) / bytes);
-  for (uint64_t i = 0; i < copies; ++i) matrices.push_back(random_matrix(format, rows, columns));
+  matrices.push_back(random_matrix(format, rows, columns));
+  while (matrices.size() < copies) matrices.push_back(copy_of(matrices.front()));
   const uint32_t tiles = tile_count(rows);
   std::printf("%s %u x %u\n", name_of(format), rows, columns);
-  for (const uint32_t tokens : {1U, 2U, 4U, 6U, 8U, 12U, 16U, 32U, 64U, 512U}) {
+  for (const uint32_t tokens : {1U, 2U, 3U, 4U, 6U, 9U, 12U, 16U, 24U, 32U, 48U, 64U, 512U}) {
     const ActivationRows x = random_rows(set, columns, tokens);
     std::vector<float> out(size_t{tokens} * rows);
     size_t turn = 0;

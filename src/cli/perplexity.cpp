@@ -69,7 +69,7 @@ Result<Perplexity> measure(const PerplexityFlags& flags) {
   }
   Session::Options options;
   options.context = flags.window;
-  options.batch = 32;
+  options.batch = 64;
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
   const uint32_t vocab = session.config().vocab;
   std::vector<float> logits;

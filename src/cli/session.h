@@ -76,7 +76,7 @@ class Session {
  public:
   struct Options {
     uint32_t context = 0;  ///< positions that the caller needs
-    uint32_t batch = 32;   ///< tokens in one frame
+    uint32_t batch = 0;    ///< tokens in one frame; 0: chosen by the ring
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.

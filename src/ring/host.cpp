@@ -1,5 +1,6 @@
 #include "ring/host.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ring/host_state.h"
@@ -72,6 +73,13 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.control = control;
   options.argument = argument;
   options.batch = options_.batch;
+  if (options.batch == 0) {
+    size_t stages = 0;
+    for (const Station* station : stations_) {
+      stages += std::max<size_t>(station->peers.size(), 1);
+    }
+    options.batch = frame_tokens(hidden.tokens(), static_cast<uint32_t>(stages));
+  }
   options.in_flight = options_.in_flight;
   options.width = options_.config.hidden_size;
   // A lap of control only is short, and half of one would leave the stages apart.

@@ -49,7 +49,7 @@ struct RingOptions {
   model::StageOptions local;
   StageLoader load;        ///< of the host's own stages; empty: model::Stage::load
   uint32_t context = 0;    ///< positions to reserve KV caches for; 0 is the model's context
-  uint32_t batch = 32;     ///< tokens in one frame, 1 to 4,096
+  uint32_t batch = 0;      ///< tokens in one frame, 1 to 4,096; 0: frame_tokens()
   uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;

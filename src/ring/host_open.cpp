@@ -38,8 +38,8 @@ Status RingState::check_options() {
     return invalid("a context of " + std::to_string(options_.context) +
                    " positions, the model has " + std::to_string(options_.config.context));
   }
-  if (options_.batch < 1 || options_.batch > wire::kMaxFrameTokens) {
-    return invalid("batches of " + std::to_string(options_.batch) + " tokens, expected 1 to " +
+  if (options_.batch > wire::kMaxFrameTokens) {
+    return invalid("batches of " + std::to_string(options_.batch) + " tokens, expected 0 to " +
                    std::to_string(wire::kMaxFrameTokens));
   }
   if (options_.in_flight < 1 || options_.in_flight > 256) {

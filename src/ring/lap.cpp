@@ -176,7 +176,8 @@ Status Lap::receive(size_t at) {
         return invalid("sent a " + std::string(wire::name(header.type)) + " frame on a link");
       }
       if (header.lap < options_.number) {
-        if (header.length > states_bytes(options_.batch, options_.width)) {
+        if (header.length >
+            states_bytes(std::max(options_.batch, kMostTokensChosen), options_.width)) {
           return invalid("sent a late frame of " + std::to_string(header.length) + " bytes");
         }
         station.late.resize(header.length);

@@ -57,7 +57,7 @@ struct LapOptions {
   uint32_t want = 0;
   wire::Control control = wire::Control::kNone;  ///< before the first token, on workers
   uint32_t argument = 0;
-  uint32_t batch = 32;
+  uint32_t batch = 32;  ///< tokens in one frame
   uint32_t in_flight = 6;
   uint32_t width = 0;
   const std::atomic<bool>* cancel = nullptr;

@@ -1,6 +1,8 @@
 #include "ring/plan.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <string>
 
 namespace tandem::ring {
@@ -16,6 +18,14 @@ bool parse_number(std::string_view text, uint32_t& value) {
 std::string text(const LayerRange& range) {
   if (range.count() == 0) return "none";
   return std::to_string(range.first) + "-" + std::to_string(range.last - 1);
+}
+
+uint32_t frame_tokens(uint32_t tokens, uint32_t stages) {
+  if (stages <= 1) return kMostTokensChosen;
+  // The time of (tokens / n + stages - 1) steps of (n + c) tokens each is least near
+  // n = sqrt(c tokens / (stages - 1)), where a pass's fixed cost is that of c = 4 tokens.
+  const double best = std::sqrt(4.0 * tokens / (stages - 1));
+  return std::clamp(static_cast<uint32_t>(best) / 4 * 4, 16U, kMostTokensChosen);
 }
 
 Status check_split(const std::vector<LayerRange>& ranges, uint32_t layers) {

@@ -33,6 +33,12 @@ Result<std::vector<LayerRange>> split_evenly(uint32_t layers, uint32_t workers);
 /// Checks that ranges are not empty, rise, don't overlap and end by `layers`. Error: kInvalid.
 Status check_split(const std::vector<LayerRange>& ranges, uint32_t layers);
 
+/// Tokens of one frame for a prompt of `tokens` that goes through `stages` stages (1 or more): few
+/// enough that all stages soon have work, many enough that a pass's fixed cost does not show. 16 to
+/// kMostTokensChosen, a multiple of 4.
+inline constexpr uint32_t kMostTokensChosen = 128;
+uint32_t frame_tokens(uint32_t tokens, uint32_t stages);
+
 /// "4-7", both ends inclusive; "none" for an empty range.
 std::string text(const LayerRange& range);
 

@@ -56,4 +56,19 @@ TEST(Split, NeedsALayerForEachWorker) {
 }
 
 }  // namespace
+TEST(FrameTokens, AreManyForOneStageAndFewerTheMoreStagesWait) {
+  EXPECT_EQ(frame_tokens(512, 1), kMostTokensChosen);
+  EXPECT_EQ(frame_tokens(1, 1), kMostTokensChosen);
+  uint32_t before = kMostTokensChosen;
+  for (uint32_t stages = 2; stages <= 64; ++stages) {
+    const uint32_t tokens = frame_tokens(512, stages);
+    EXPECT_LE(tokens, before);
+    EXPECT_GE(tokens, 16U);
+    EXPECT_EQ(tokens % 4, 0U);
+    before = tokens;
+  }
+  EXPECT_EQ(frame_tokens(UINT32_MAX, 2), kMostTokensChosen);
+  EXPECT_EQ(frame_tokens(0, 2), 16U);
+}
+
 }  // namespace tandem::ring

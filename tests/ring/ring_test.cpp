@@ -92,7 +92,9 @@ TEST(Ring, GivesTheWantedRowsOnly) {
 TEST(Ring, RowsThatNobodyNeedsDontTravel) {
   Model model;
   const Workers workers(1);
-  auto opened = open(options(model, workers.at({{0, 6}})));
+  auto settings = options(model, workers.at({{0, 6}}));
+  settings.batch = 32;
+  auto opened = open(std::move(settings));
   const auto before = opened->stages()[0].bytes_sent;
   ASSERT_TRUE(opened->forward(input(model, 320), 0, 1).ok());
   // Ten frames, of which the last has one row.

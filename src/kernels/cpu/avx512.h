@@ -17,14 +17,24 @@ namespace tandem::kernels::cpu::avx512 {
 
 // Prepared form of a token for matmul. With x = 256 * high + low, both signed bytes:
 //   [column / 4][low 4, high 4] bytes, then
-//   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums.
+//   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums, then
+//   [column] the 16-bit values: tokens lie an odd number of cache lines apart here, so that those
+//   that are read together don't compete for the same places of the cache.
 size_t prepared_bytes(uint32_t padded);
+constexpr size_t copy_offset(uint32_t padded) {
+  return size_t{padded} * 2 + (size_t{padded} / 8 + 63) / 64 * 64;
+}
 void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
 
 void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
 void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
+
+/// matmul4 by panels of weights expanded to 16 bits: the way for so many tokens that expanding them
+/// costs little.
+void matmul_panels(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+                   uint32_t tile_end, const float* bias, float* out, size_t stride);
 
 bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
 bool rms_norm(const float* x, const float* weight, const arithmetic::NormConstants& constants,

@@ -18,6 +18,34 @@ struct MatmulOutput {
   size_t stride;
 };
 
+// Where the tiles that a block multiplies will have come to kBytesAhead later: far enough that
+// memory has answered by then (measured: 4 KB ahead reach half of the bandwidth, 16 to 32 KB all of
+// it).
+constexpr uint32_t kBytesAhead = 24576;
+
+struct Ahead {
+  const uint8_t* tile;  ///< where step 0 will have come to
+  uint32_t offset;      ///< steps into that tile
+  uint32_t steps;       ///< of a tile
+
+  /// The first of the `Tiles` tiles that `step`, which becomes a step of theirs, touches.
+  template <int Tiles>
+  [[nodiscard]] const uint8_t* at(size_t& step, size_t tile_bytes) const {
+    step += offset;
+    if (step < steps) return tile;
+    step -= steps;
+    return tile + Tiles * tile_bytes;
+  }
+};
+
+// For a block of `tiles` tiles from `tile` on, each of which has `steps` steps of `step_bytes`.
+inline Ahead look_ahead(const PackedMatrix& matrix, uint32_t tile, uint32_t tiles, uint32_t steps,
+                        size_t step_bytes) {
+  const auto far = static_cast<uint32_t>(kBytesAhead / step_bytes / tiles);
+  return {matrix.data.data() + (tile + uint64_t{far / steps} * tiles) * matrix.tile_bytes(),
+          far % steps, steps};
+}
+
 // Rows of tile `tile` of one token from their exact sums, rows 0 to 7 and 8 to 15 apart: one
 // rounding to float, one product, perhaps one sum.
 TANDEM_AVX512 inline void store_rows(const MatmulOutput& o, uint32_t tile, uint32_t token,

@@ -4,27 +4,40 @@
 // (6 bits: minimum = 4 scale), sum w x = 256 * H + L, H = sum over groups of scale * (sum q high) -
 // 8 minimum * (sum high), and L likewise. A column adds at most 4064 * 128 to H or L, so they hold
 // 4096 columns (4064 * 128 * 4096 < 2^31); partial sums may wrap, the result of a segment does not.
-#include "kernels/cpu/avx512_matmul.h"
+#include "kernels/cpu/avx512_multipliers.h"
 
 #if defined(__x86_64__)
 
 namespace tandem::kernels::cpu::avx512 {
 namespace {
 
-constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
-constexpr size_t kStepX = 128;      // of planes for 64 columns
-constexpr uint32_t kSegment = 64;   // steps until a sum is widened
+constexpr size_t kStepX = 128;     // of planes for 64 columns
+constexpr uint32_t kSegment = 64;  // steps until a sum is widened
 
-// Which of the eight cache lines a step of a tile that is read later a block touches.
-struct Ahead {
-  const uint8_t* tile;
+// Of each step's eight cache lines of quants a block touches those from `first` to `last`: blocks
+// of other tokens touch the others.
+struct Share {
   uint32_t first;
   uint32_t last;
 };
 
-// 16 bytes as 32-bit integers.
-TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+template <WeightFormat Format, int Tiles>
+TANDEM_AVX512 inline void touch_step(const Ahead& ahead, const Share& share, uint32_t columns,
+                                     size_t tile_bytes, size_t step) {
+  const uint8_t* tile = ahead.at<Tiles>(step, tile_bytes);
+#pragma GCC unroll 2
+  for (int r = 0; r < Tiles; ++r, tile += tile_bytes) {
+    for (uint32_t line = share.first; line < share.last; ++line) {
+      touch(tile + step * kStepBytes + line * 64);
+    }
+    if constexpr (Format == WeightFormat::k6) {
+      const uint8_t* high = tile + PackedMatrix::high_offset(columns) + step * kStepHighBytes;
+      for (uint32_t line = share.first / 2; line < share.last / 2; ++line) touch(high + line * 64);
+    }
+    if (share.first == 0) {
+      touch(tile + PackedMatrix::scales_offset(Format, columns) + step * kStepScaleBytes<Format>);
+    }
+  }
 }
 
 // The multipliers of 64 columns for 16 rows: two scales, and -8 minimum of both groups as 16-bit
@@ -36,27 +49,10 @@ struct Multipliers {
 
 template <WeightFormat Format>
 TANDEM_AVX512 inline Multipliers multipliers(const uint8_t* scales, size_t step) {
-  Multipliers m;
-  __m512i minimum[2];
-  if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + step * 48;
-    const __m512i rest = widen(own + 32);
-    for (int g = 0; g < 2; ++g) {
-      const __m512i byte = widen(own + g * 16);
-      const __m512i high =
-          g == 0 ? _mm512_and_si512(rest, _mm512_set1_epi32(15)) : _mm512_srli_epi32(rest, 4);
-      m.scale[g] = _mm512_and_si512(byte, _mm512_set1_epi32(63));
-      minimum[g] = _mm512_or_si512(_mm512_srli_epi32(byte, 6), _mm512_slli_epi32(high, 2));
-    }
-  } else {
-    for (int g = 0; g < 2; ++g) {
-      m.scale[g] = widen(scales + step * 32 + g * 16);
-      minimum[g] = _mm512_slli_epi32(m.scale[g], 2);
-    }
-  }
-  const __m512i both = _mm512_or_si512(minimum[0], _mm512_slli_epi32(minimum[1], 16));
-  m.pairs = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 3));
-  return m;
+  const GroupMultipliers m = group_multipliers<Format>(scales, step);
+  const __m512i both = _mm512_or_si512(m.minimum[0], _mm512_slli_epi32(m.minimum[1], 16));
+  return {{m.scale[0], m.scale[1]},
+          _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 3))};
 }
 
 // Quants of one chunk: columns 0 to 3 and 4 to 7 of 16 rows.
@@ -97,7 +93,8 @@ TANDEM_AVX512 inline void add_to_tiles(__m512i* sums, const __m512i* weights,
 // `Tokens` tokens from `token` on times `Tiles` tiles from `tile` on. Two tiles share each
 // activation that is loaded; the sums that this leaves no registers for are touched once a group.
 template <WeightFormat Format, int Tokens, int Tiles>
-TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead) {
+TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead,
+                         const Share& share) {
   const size_t token_bytes = prepared_bytes(o.in.padded);
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
@@ -112,12 +109,7 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
     __m512i low[Tokens][Tiles] = {};
     __m512i high[Tokens][Tiles] = {};
     for (size_t step = begin; step < end; ++step) {
-      for (uint32_t line = ahead.first; line < ahead.last; ++line) {
-#pragma GCC unroll 2
-        for (int r = 0; r < Tiles; ++r) {
-          touch(ahead.tile + r * tile_bytes + step * kStepBytes + line * 64);
-        }
-      }
+      touch_step<Format, Tiles>(ahead, share, o.matrix.columns, tile_bytes, step);
       Multipliers m[Tiles];
 #pragma GCC unroll 2
       for (int r = 0; r < Tiles; ++r) m[r] = multipliers<Format>(scales + r * tile_bytes, step);
@@ -141,7 +133,8 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
 #pragma GCC unroll 2
           for (int r = 0; r < Tiles; ++r) {
             unpack<Format>(w + r * tile_bytes + step * kStepBytes + chunk * 64,
-                           high_bits + r * tile_bytes + step * 256, chunk, first[r], second[r]);
+                           high_bits + r * tile_bytes + step * kStepHighBytes, chunk, first[r],
+                           second[r]);
           }
 #pragma GCC unroll 12
           for (int t = 0; t < Tokens; ++t) {
@@ -191,7 +184,8 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
   }
 }
 
-using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const Ahead& ahead);
+using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const Ahead& ahead,
+                       const Share& share);
 
 // [tiles - 1][tokens - 1]
 constexpr uint32_t kMostTokens = 6;
@@ -202,19 +196,22 @@ constexpr Block kBlocks[2][kMostTokens] = {
     {block<Format, 1, 2>, block<Format, 2, 2>, block<Format, 3, 2>, block<Format, 4, 2>,
      block<Format, 5, 2>, block<Format, 6, 2>}};
 
+// From here on expanding weights to 16 bits first is faster.
+template <WeightFormat Format>
+constexpr uint32_t kTokensForPanels = Format == WeightFormat::k4 ? 24 : 48;
+
 template <WeightFormat Format>
 void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
   const uint32_t wide = o.in.tokens > 1 ? 2 : 1;
   for (uint32_t tile = tile_begin; tile < tile_end;) {
     const uint32_t tiles = tile_end - tile >= wide ? wide : 1;
+    const Ahead ahead = look_ahead(o.matrix, tile, tiles, o.in.padded / 64, kStepBytes);
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (o.in.tokens - token) / (blocks - b);
-      // One token streams and touches the same stream ahead; more share the next tiles' lines.
-      Ahead ahead{o.matrix.tile(tile + tiles), 8 * b / blocks, 8 * (b + 1) / blocks};
-      if (o.in.tokens == 1) ahead.tile = o.matrix.tile(tile) + 4096;
-      kBlocks<Format>[tiles - 1][tokens - 1](o, tile, token, ahead);
+      const Share share{8 * b / blocks, 8 * (b + 1) / blocks};
+      kBlocks<Format>[tiles - 1][tokens - 1](o, tile, token, ahead, share);
       token += tokens;
     }
     tile += tiles;
@@ -225,6 +222,12 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
 
 void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
+  const uint32_t for_panels = matrix.format == WeightFormat::k4
+                                  ? kTokensForPanels<WeightFormat::k4>
+                                  : kTokensForPanels<WeightFormat::k6>;
+  if (in.tokens >= for_panels) {
+    return matmul_panels(matrix, in, tile_begin, tile_end, bias, out, stride);
+  }
   const MatmulOutput o{matrix, in, bias, out, stride};
   if (matrix.format == WeightFormat::k4) {
     multiply<WeightFormat::k4>(o, tile_begin, tile_end);

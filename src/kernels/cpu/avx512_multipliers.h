@@ -1,0 +1,54 @@
+// What the products of 4- and 6-bit weights share: where a step of 64 columns lies in a tile, and
+// the multipliers of its two groups.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include "kernels/cpu/avx512_matmul.h"
+
+namespace tandem::kernels::cpu::avx512 {
+
+namespace {
+
+constexpr size_t kStepBytes = 512;      // of low bits for 64 columns
+constexpr size_t kStepHighBytes = 256;  // of high bits (6-bit weights)
+template <WeightFormat Format>
+constexpr size_t kStepScaleBytes = Format == WeightFormat::k4 ? 48 : 32;
+
+// 16 bytes as 32-bit integers.
+TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+
+// Scale and minimum of a step's two groups, 16 rows each, as 32-bit integers.
+struct GroupMultipliers {
+  __m512i scale[2];
+  __m512i minimum[2];
+};
+
+template <WeightFormat Format>
+TANDEM_AVX512 inline GroupMultipliers group_multipliers(const uint8_t* scales, size_t step) {
+  GroupMultipliers m;
+  if constexpr (Format == WeightFormat::k4) {
+    const uint8_t* own = scales + step * kStepScaleBytes<Format>;
+    const __m512i rest = widen(own + 32);
+    for (int g = 0; g < 2; ++g) {
+      const __m512i byte = widen(own + g * 16);
+      const __m512i high =
+          g == 0 ? _mm512_and_si512(rest, _mm512_set1_epi32(15)) : _mm512_srli_epi32(rest, 4);
+      m.scale[g] = _mm512_and_si512(byte, _mm512_set1_epi32(63));
+      m.minimum[g] = _mm512_or_si512(_mm512_srli_epi32(byte, 6), _mm512_slli_epi32(high, 2));
+    }
+  } else {
+    for (int g = 0; g < 2; ++g) {
+      m.scale[g] = widen(scales + step * 32 + g * 16);
+      m.minimum[g] = _mm512_slli_epi32(m.scale[g], 2);
+    }
+  }
+  return m;
+}
+
+}  // namespace
+}  // namespace tandem::kernels::cpu::avx512
+
+#endif
