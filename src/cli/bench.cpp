@@ -66,6 +66,7 @@ Result<Bench> measure(const BenchFlags& flags) {
   Session::Options options;
   options.context = static_cast<uint32_t>(positions);
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
+  session.finish_cache();  // or it would be written while something is measured
   ring::Conversation conversation = session.conversation(nullptr);
   Bench result;
   std::vector<double> prefill;
@@ -162,7 +163,7 @@ int bench_command(Arguments arguments) {
   if (const Status status = own.model.check(); !status.ok()) {
     return flags.wrong_use(status.error().message);
   }
-  own.model.quiet = true;
+  own.model.table = false;
   const auto bench = measure(own);
   if (!bench.ok()) return fail("bench", bench.error(), own.json);
   write_out(own.json ? json_text(*bench) : text(*bench, own));

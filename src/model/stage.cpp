@@ -52,7 +52,8 @@ class LocalStage final : public Stage {
       if (found != nullptr) total += found->bytes();
     }
     buffers_ = make_buffers(config_, *backend_);
-    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress);
+    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress,
+                        options_.cache.get());
     for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
       TANDEM_ASSIGN(auto layer, load_layer(config_, i, buffers_, loader));
       layers_.push_back(layer);
