@@ -8,9 +8,7 @@
 namespace tandem::cli {
 
 void add_cache_flag(Flags& flags, std::string& value) {
-  flags.add("--cache", "DIR|off", value,
-            "where quantized weights are kept for the next start (default: $TANDEM_CACHE or "
-            "~/.cache/tandem)");
+  flags.add("--cache", "DIR|off", value, "folder of quantized weights (default: ~/.cache/tandem)");
 }
 
 Result<std::shared_ptr<weights::PackedCache>> open_cache(const std::string& flag, bool quiet) {

@@ -231,6 +231,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
   ring.local.pool = std::make_shared<ThreadPool>(threads);
   ring.local.cache = session.cache_;
+  ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };

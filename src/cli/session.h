@@ -12,6 +12,7 @@
 #include "cli/cache.h"
 #include "cli/flags.h"
 #include "cli/output.h"
+#include "kernels/profile.h"
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/host.h"
@@ -78,8 +79,9 @@ struct Text {
 class Session {
  public:
   struct Options {
-    uint32_t context = 0;  ///< positions that the caller needs
-    uint32_t batch = 32;   ///< tokens in one frame
+    uint32_t context = 0;                       ///< positions that the caller needs
+    uint32_t batch = 32;                        ///< tokens in one frame
+    std::shared_ptr<kernels::Profile> profile;  ///< of this process's stages; null is none
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.

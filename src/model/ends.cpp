@@ -3,6 +3,7 @@
 
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
+#include "kernels/profile.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -52,6 +53,8 @@ class LocalEnds final : public Ends {
     bytes_ = loader.bytes();
     return {};
   }
+
+  [[nodiscard]] kernels::Matrix head() const { return head_.matrix; }
 
   [[nodiscard]] Result<HiddenStates> embed(std::span<const uint32_t> tokens,
                                            uint32_t position) override {
@@ -158,8 +161,15 @@ Result<std::unique_ptr<Ends>> Ends::load(const ModelConfig& config, const StageO
   std::shared_ptr<ThreadPool> pool = options.pool;
   if (pool == nullptr) pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), pool));
+  kernels::ProfiledBackend* profiled = nullptr;
+  if (options.profile != nullptr) {
+    auto around = std::make_unique<kernels::ProfiledBackend>(std::move(backend), options.profile);
+    profiled = around.get();
+    backend = std::move(around);
+  }
   auto ends = std::make_unique<LocalEnds>(config, std::move(backend));
   TANDEM_TRY(ends->load_tensors(source, options.weights, *pool, progress, options.cache.get()));
+  if (profiled != nullptr) profiled->label(ends->head(), "head");
   return std::unique_ptr<Ends>(std::move(ends));
 }
 

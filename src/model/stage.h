@@ -16,6 +16,9 @@
 #include "model/hidden.h"
 #include "weights/source.h"
 
+namespace tandem::kernels {
+class Profile;
+}
 namespace tandem::weights {
 class PackedCache;
 }
@@ -41,6 +44,8 @@ struct StageOptions {
   std::shared_ptr<ThreadPool> pool;
   /// Where quantized weights are taken from and kept; null: nowhere.
   std::shared_ptr<weights::PackedCache> cache;
+  /// Told what each part of a pass takes; null: nothing is timed.
+  std::shared_ptr<kernels::Profile> profile;
 };
 
 /// "scalar", "avx2", "avx512" or "best".
