@@ -44,7 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < sizeof file_bytes) return 0;
   std::memcpy(&file_bytes, data, sizeof file_bytes);
   std::vector<std::byte> bytes(size - sizeof file_bytes);
-  std::memcpy(bytes.data(), data + sizeof file_bytes, bytes.size());
+  std::copy_n(reinterpret_cast<const std::byte*>(data) + sizeof file_bytes, bytes.size(),
+              bytes.begin());
   check(bytes, file_bytes);
   if (bytes.size() < 116) return 0;
   uint32_t count = 0;

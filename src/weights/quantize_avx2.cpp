@@ -20,7 +20,8 @@ namespace {
 using Float = float __attribute__((vector_size(TANDEM_LANES * 4)));
 using Integer = int32_t __attribute__((vector_size(TANDEM_LANES * 4)));
 
-// a < b ? a : b, a > b ? a : b, and the larger integer.
+// a < b ? a : b, a > b ? a : b, the larger integer, and the nearest integer, ties to even: other
+// than in quantize.cpp it may be -0, which no integer and no error shows.
 TANDEM_TARGET inline Float lower(Float a, Float b) {
   return (Float)_mm256_min_ps((__m256)a, (__m256)b);
 }
@@ -29,6 +30,9 @@ TANDEM_TARGET inline Float higher(Float a, Float b) {
 }
 TANDEM_TARGET inline Integer larger(Integer a, Integer b) {
   return (Integer)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+TANDEM_TARGET inline Float nearest(Float x) {
+  return (Float)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 #include "weights/quantize_lanes.h"

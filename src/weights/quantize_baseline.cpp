@@ -17,7 +17,7 @@ namespace {
 using Float = float __attribute__((vector_size(TANDEM_LANES * 4)));
 using Integer = int32_t __attribute__((vector_size(TANDEM_LANES * 4)));
 
-// a < b ? a : b, a > b ? a : b, and the larger integer.
+// a < b ? a : b, a > b ? a : b, the larger integer, and the nearest integer as in quantize.cpp.
 inline Float lower(Float a, Float b) {
   return a < b ? a : b;
 }
@@ -26,6 +26,10 @@ inline Float higher(Float a, Float b) {
 }
 inline Integer larger(Integer a, Integer b) {
   return a > b ? a : b;
+}
+inline Float nearest(Float x) {
+  constexpr float kShift = 12582912.0F;
+  return (x + kShift) - kShift;
 }
 
 #include "weights/quantize_lanes.h"

@@ -1,6 +1,7 @@
 // The tile quantizer, written once over vectors of TANDEM_LANES rows. A source file of an
 // instruction set defines TANDEM_LANES, TANDEM_TARGET (the attribute of its functions) and the
-// functions lower(), higher() and larger(), and includes this within a namespace of its own.
+// functions lower(), higher(), larger() and nearest(), and includes this within a namespace of its
+// own.
 //
 // A vector holds one column of several rows, so every row is computed in the order in which
 // quantize_row4() and quantize_row6() compute it: their four partial sums of a group are four
@@ -12,7 +13,6 @@ using Bytes = uint8_t __attribute__((vector_size(TANDEM_LANES)));
 
 constexpr uint32_t kRows = kernels::kTileRows;
 constexpr uint32_t kGroup = arithmetic::kGroup;
-constexpr float kShift = 12582912.0F;  // nearest(), as in quantize.cpp
 
 TANDEM_INLINE Float load(const float* x) {
   Float lanes;
@@ -28,9 +28,6 @@ TANDEM_INLINE void store(uint8_t* x, Integer lanes) {
 TANDEM_INLINE void store_bytes(uint8_t* x, Integer lanes) {
   const Bytes bytes = __builtin_convertvector(lanes, Bytes);
   std::memcpy(x, &bytes, sizeof bytes);
-}
-TANDEM_INLINE Float nearest(Float x) {
-  return (x + kShift) - kShift;
 }
 TANDEM_INLINE Float clamp(Float x, float low, float high) {
   return lower(Float{} + high, higher(Float{} + low, x));
@@ -68,12 +65,15 @@ struct Grid {
     return d * d;
   }
   TANDEM_INLINE Float error(const float* w) const {
-    Float sums[4] = {};
-    for (uint32_t i = 0; i < kGroup; i += 4) {
-      for (uint32_t j = 0; j < 4; ++j) {
-        const Float x = weight(w, i + j);
-        sums[j] += squared_error(x, quant(x));
+    Float sums[4];
+    // One partial sum after the other: all four at once don't fit the registers.
+    for (uint32_t j = 0; j < 4; ++j) {
+      Float sum{};
+      for (uint32_t i = j; i < kGroup; i += 4) {
+        const Float x = weight(w, i);
+        sum += squared_error(x, quant(x));
       }
+      sums[j] = sum;
     }
     return total(sums);
   }
@@ -82,19 +82,27 @@ struct Grid {
 // assign() and refit() of quantize.cpp in one pass: returns the error, replaces the fit.
 TANDEM_INLINE Float assign_and_refit(const float* w, Float sum_w, Fit& fit) {
   const Grid<true> grid(fit.scale, fit.minimum, 0.0F, 15.0F);
-  Float error[4] = {};
-  Float sums_q[4] = {};
-  Float sums_qq[4] = {};
-  Float sums_qw[4] = {};
-  for (uint32_t i = 0; i < kGroup; i += 4) {
-    for (uint32_t j = 0; j < 4; ++j) {
-      const Float x = weight(w, i + j);
+  Float error[4];
+  Float sums_q[4];
+  Float sums_qq[4];
+  Float sums_qw[4];
+  for (uint32_t j = 0; j < 4; ++j) {
+    Float sum_error{};
+    Float q_sum{};
+    Float qq_sum{};
+    Float qw_sum{};
+    for (uint32_t i = j; i < kGroup; i += 4) {
+      const Float x = weight(w, i);
       const Float q = grid.quant(x);
-      error[j] += grid.squared_error(x, q);
-      sums_q[j] += q;
-      sums_qq[j] += q * q;
-      sums_qw[j] += q * x;
+      sum_error += grid.squared_error(x, q);
+      q_sum += q;
+      qq_sum += q * q;
+      qw_sum += q * x;
     }
+    error[j] = sum_error;
+    sums_q[j] = q_sum;
+    sums_qq[j] = qq_sum;
+    sums_qw[j] = qw_sum;
   }
   const Float sum_q = total(sums_q);
   const Float sum_qq = total(sums_qq);
