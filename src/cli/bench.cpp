@@ -6,7 +6,10 @@
 #include "cli/answer.h"
 #include "cli/bandwidth.h"
 #include "cli/commands.h"
+#include "cli/peak.h"
+#include "cli/profile_report.h"
 #include "cli/session.h"
+#include "kernels/kernels.h"
 
 namespace tandem::cli {
 namespace {
@@ -16,6 +19,7 @@ struct BenchFlags {
   uint32_t prompt = 512;
   uint32_t generate = 64;
   uint32_t repeat = 3;
+  bool profile = false;
   bool json = false;
 };
 
@@ -26,6 +30,7 @@ struct Bench {
   uint64_t bytes_per_token = 0;
   double bandwidth = 0;  ///< bytes a second
   std::vector<StageLine> lines;
+  std::optional<ProfileReport> profile;
 
   [[nodiscard]] double share() const {
     return bandwidth > 0 ? static_cast<double>(bytes_per_token) * decode / bandwidth : 0;
@@ -56,6 +61,13 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+/// The instruction set that `flag` stands for here.
+Result<std::string> isa_used(const std::string& flag) {
+  TANDEM_ASSIGN(const auto backend,
+                kernels::make_cpu_backend(flag, std::make_shared<ThreadPool>(1)));
+  return std::string(backend->isa());
+}
+
 Result<Bench> measure(const BenchFlags& flags) {
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
   const uint64_t positions = uint64_t{flags.prompt} + flags.generate;
@@ -65,7 +77,9 @@ Result<Bench> measure(const BenchFlags& flags) {
   }
   Session::Options options;
   options.context = static_cast<uint32_t>(positions);
+  if (flags.profile) options.profile = std::make_shared<kernels::Profile>();
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
+  session.finish_cache();  // or it would be written while something is measured
   ring::Conversation conversation = session.conversation(nullptr);
   Bench result;
   std::vector<double> prefill;
@@ -88,7 +102,10 @@ Result<Bench> measure(const BenchFlags& flags) {
     if (answer.finish == ring::Finish::kCancelled) {
       return Error{ErrorKind::kCancelled, "stopped"};
     }
-    if (round == 0) continue;
+    if (round == 0) {
+      if (options.profile != nullptr) options.profile->reset();
+      continue;
+    }
     prefill.push_back(answer.prefill_tokens_per_second());
     decode.push_back(answer.decode_tokens_per_second());
     pass.push_back(answer.pass_ms);
@@ -104,6 +121,11 @@ Result<Bench> measure(const BenchFlags& flags) {
                       ? flags.model.host_threads()
                       : std::min(cores(), flags.model.local * flags.model.local_threads()));
   result.bandwidth = read_bandwidth(pool);
+  if (options.profile != nullptr) {
+    TANDEM_ASSIGN(const std::string isa, isa_used(flags.model.isa));
+    result.profile = ProfileReport{options.profile->times(true), options.profile->times(false),
+                                   result.bandwidth, multiply_add_peak(pool, isa)};
+  }
   return result;
 }
 
@@ -123,6 +145,7 @@ std::string json_text(const Bench& bench) {
                                 {"ms_per_pass", line.ms_per_pass},
                                 {"hop_ms", line.hop_ms}});
   }
+  if (bench.profile) object["profile"] = profile_json(*bench.profile);
   return object.dump() + "\n";
 }
 
@@ -140,7 +163,8 @@ std::string text(const Bench& bench, const BenchFlags& flags) {
          " tokens), a pass " + number(bench.pass_ms, 3) + " ms, of which " + number(computing, 3) +
          " ms computing\nper token  " + bytes_text(bench.bytes_per_token) + " read\nmemory     " +
          number(bench.bandwidth / 1e9, 1) + " GB/s read by this machine, " +
-         number(100 * bench.share(), 1) + " % of it reached by decoding\n";
+         number(100 * bench.share(), 1) + " % of it reached by decoding\n" +
+         (bench.profile ? profile_text(*bench.profile) : "");
 }
 
 }  // namespace
@@ -155,6 +179,7 @@ int bench_command(Arguments arguments) {
   flags.add("--prompt", "N", own.prompt, 1, 1'000'000, "tokens of the prompt (default: 512)");
   flags.add("--generate", "N", own.generate, 2, 1'000'000, "tokens to generate (default: 64)");
   flags.add("--repeat", "N", own.repeat, 1, 100, "rounds (default: 3)");
+  flags.add("--profile", own.profile, "show what each part of a pass takes, beside the limits");
   flags.add("--json", own.json, "print one JSON object");
   flags.add_example("tandem bench");
   flags.add_example("tandem bench -m models/storyteller --local 2 --threads 1 --json");
@@ -162,7 +187,10 @@ int bench_command(Arguments arguments) {
   if (const Status status = own.model.check(); !status.ok()) {
     return flags.wrong_use(status.error().message);
   }
-  own.model.quiet = true;
+  if (own.profile && (own.model.local != 0 || !own.model.workers.empty())) {
+    return flags.wrong_use("--profile looks at one process: it goes without --local and --workers");
+  }
+  own.model.table = false;
   const auto bench = measure(own);
   if (!bench.ok()) return fail("bench", bench.error(), own.json);
   write_out(own.json ? json_text(*bench) : text(*bench, own));

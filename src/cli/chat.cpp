@@ -141,7 +141,7 @@ class Chat {
       note("The answer ends here because the context of " + std::to_string(session_.context()) +
            " tokens is full; /new starts over.\n");
     }
-    if (!flags_.model.quiet) {
+    if (!flags_.model.quiet && !flags_.json) {
       note(styled(Style::kDim, "prompt " + std::to_string(answer.prompt_tokens) + " tokens, " +
                                    std::to_string(answer.reused_tokens) + " reused; answer " +
                                    std::to_string(answer.tokens.size()) + " tokens, " +
@@ -195,7 +195,7 @@ int chat_command(Arguments arguments) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
   }
   if (!status.ok()) return flags.wrong_use(status.error().message);
-  if (own.json) own.model.quiet = true;
+  if (own.json) own.model.table = false;
   const auto code = talk(own);
   if (!code.ok()) return fail("chat", code.error(), own.json);
   return *code;

@@ -141,7 +141,7 @@ Result<Digest> compute(const LogitsFlags& flags) {
 
 int logits_command(Arguments arguments) {
   LogitsFlags own;
-  own.model.quiet = true;
+  own.model.table = false;
   Flags flags(
       "logits", "-m DIR --tokens 5,7,9 [FLAGS]",
       "Writes the logits of given tokens, float32 [tokens, vocab], and prints the SHA-256 of\n"

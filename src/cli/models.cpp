@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/session.h"
 
@@ -13,6 +14,8 @@ namespace fs = std::filesystem;
 struct ModelsFlags {
   std::optional<std::string> folder;
   uint32_t context = 4096;
+  std::string cache;
+  bool clear_cache = false;
   bool json = false;
 };
 
@@ -21,7 +24,8 @@ struct Need {
   uint64_t layer = 0;   ///< bytes of the largest layer
   uint64_t layers = 0;  ///< of all layers
   uint64_t ends = 0;
-  uint64_t total = 0;  ///< layers, ends, and KV caches at the context
+  uint64_t total = 0;   ///< layers, ends, and KV caches at the context
+  uint64_t cached = 0;  ///< of them quantized on disk already
 };
 
 struct Inspection {
@@ -75,7 +79,7 @@ Need need(const model::ModelConfig& config, model::WeightBits bits, uint64_t kv_
   return result;
 }
 
-Inspection inspect(const fs::path& folder, uint32_t context) {
+Inspection inspect(const fs::path& folder, uint32_t context, const weights::PackedCache* cache) {
   Inspection result;
   result.folder = folder.string();
   auto model = Model::open(folder.string());
@@ -97,6 +101,16 @@ Inspection inspect(const fs::path& folder, uint32_t context) {
   const uint64_t kv_bytes = result.kv_per_position * result.context;
   result.eight = need(model->config, model::WeightBits::k8, kv_bytes);
   result.four = need(model->config, model::WeightBits::k4, kv_bytes);
+  if (cache != nullptr) {
+    if (const auto known = weights::known_manifest(*model->checkpoint)) {
+      weights::tell_contents(*known, *model->checkpoint);
+    }
+    const auto cached = [&](model::WeightBits bits) {
+      return model::cached_bytes(model->config, bits, *model->checkpoint, *cache);
+    };
+    result.eight.cached = cached(model::WeightBits::k8);
+    result.four.cached = cached(model::WeightBits::k4);
+  }
   return result;
 }
 
@@ -120,7 +134,8 @@ nlohmann::ordered_json to_json(const Inspection& one) {
     return nlohmann::ordered_json{{"bytes_per_layer", need.layer},
                                   {"layers_bytes", need.layers},
                                   {"ends_bytes", need.ends},
-                                  {"total_bytes", need.total}};
+                                  {"total_bytes", need.total},
+                                  {"cached_bytes", need.cached}};
   };
   object["weights_8"] = width(one.eight);
   object["weights_4"] = width(one.four);
@@ -140,12 +155,24 @@ std::string to_text(const Inspection& one) {
   const auto kv = one.kv_per_position * one.context;
   std::vector<std::vector<std::string>> rows{
       {"  weights", "a layer", "all layers", "embedding, head",
-       "kv cache at " + std::to_string(one.context), "total"}};
+       "kv cache at " + std::to_string(one.context), "total", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
-                    bytes_text(kv), bytes_text(need.total)});
+                    bytes_text(kv), bytes_text(need.total),
+                    need.cached == 0 ? "no" : bytes_text(need.cached)});
   }
-  return text + table(rows, {false, true, true, true, true, true});
+  return text + table(rows, {false, true, true, true, true, true, true});
+}
+
+int clear_cache(weights::PackedCache* cache, bool json) {
+  weights::PackedCache::Usage removed;
+  if (cache != nullptr) removed = cache->clear();
+  if (json) {
+    write_out(nlohmann::ordered_json{{"removed_bytes", removed.bytes}}.dump() + "\n");
+  } else {
+    write_out("Removed " + bytes_text(removed.bytes) + " of quantized weights\n");
+  }
+  return kSuccess;
 }
 
 }  // namespace
@@ -154,15 +181,21 @@ int models_command(Arguments arguments) {
   ModelsFlags own;
   Flags flags(
       "models", "DIR [--context N] [--json]",
-      "Shows what a model is and needs, or each model of a folder of models. Only headers are\n"
-      "read.");
-  flags.add_positional("DIR", own.folder, "folder of a model, or of models", true);
+      "Shows what a model is and needs, or each model of a folder of models, and how much of it\n"
+      "is kept quantized on disk. Only headers are read.");
+  flags.add_positional("DIR", own.folder, "folder of a model, or of models", false);
   flags.add("--context", "N", own.context, 1, 10'000'000,
             "positions that the KV cache is to hold (default: 4096, or what the model has)");
+  add_cache_flag(flags, own.cache);
+  flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
   flags.add("--json", own.json, "print one JSON object");
   flags.add_example("tandem models models");
   flags.add_example("tandem models ~/models/Qwen3-4B --context 32768");
   if (const auto code = flags.parse(arguments)) return *code;
+  const auto cache = open_cache(own.cache, false);
+  if (!cache.ok()) return flags.wrong_use(cache.error().message);
+  if (own.clear_cache) return clear_cache(cache->get(), own.json);
+  if (!own.folder) return flags.wrong_use("DIR is missing: the folder of a model, or of models");
 
   std::error_code code;
   const fs::path root(*own.folder);
@@ -192,13 +225,22 @@ int models_command(Arguments arguments) {
   std::string text;
   bool any = false;
   for (const fs::path& folder : folders) {
-    const Inspection one = inspect(folder, own.context);
+    const Inspection one = inspect(folder, own.context, cache->get());
     any = any || one.problem.empty();
     if (own.json) {
       object["models"].push_back(to_json(one));
     } else {
       text += (text.empty() ? "" : "\n") + to_text(one);
     }
+  }
+  if (*cache != nullptr) {
+    const auto usage = (*cache)->usage();
+    object["cache"] = {{"folder", (*cache)->options().folder.string()},
+                       {"bytes", usage.bytes},
+                       {"limit", (*cache)->options().limit}};
+    text += "\nQuantized weights on disk: " + bytes_text(usage.bytes) + " of at most " +
+            bytes_text((*cache)->options().limit) + " in " + (*cache)->options().folder.string() +
+            "\n";
   }
   if (own.json) {
     text = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -101,7 +101,7 @@ Result<Perplexity> measure(const PerplexityFlags& flags) {
 
 int perplexity_command(Arguments arguments) {
   PerplexityFlags own;
-  own.model.quiet = true;
+  own.model.table = false;
   Flags flags(
       "perplexity", "-m DIR --text FILE [--window 512] [FLAGS]",
       "Measures how well a model predicts a text: exp of the mean negative log-likelihood of\n"

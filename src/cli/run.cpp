@@ -148,7 +148,7 @@ int run_command(Arguments arguments) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
   }
   if (!status.ok()) return flags.wrong_use(status.error().message);
-  if (own.json) own.model.quiet = true;
+  if (own.json) own.model.table = false;
   auto code = answer_prompt(own);
   if (!code.ok()) return fail("run", code.error(), own.json);
   return *code;

@@ -101,6 +101,7 @@ void ModelFlags::add_all(Flags& flags) {
             "threads (default: one a core; with --local the cores shared out)");
   flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
                    "best, scalar, avx2 or avx512: the answer is the same");
+  add_cache_flag(flags, cache);
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }
 
@@ -179,6 +180,8 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   weights::Checkpoint& checkpoint = *session.model_.checkpoint;
   session.context_ = std::min(options.context, config.context);
   session.batch_ = options.batch;
+  session.quiet_ = flags.quiet;
+  TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet));
 
   std::vector<std::string> addresses;
   if (!flags.workers.empty()) addresses = split_commas(flags.workers);
@@ -188,6 +191,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                                        "--models",  checkpoint.folder().string(),
                                        "--threads", std::to_string(flags.local_threads()),
                                        "--isa",     flags.isa};
+    if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
     TANDEM_ASSIGN(session.local_,
                   ring::LocalWorkers::start(flags.local, executable().string(), arguments));
     addresses = session.local_->addresses();
@@ -211,7 +215,12 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                     progress->hash(done, total);
                     return !cancel_flag().load();
                   }));
+    weights::tell_contents(manifest, checkpoint);
     session.manifest_ = std::make_unique<weights::Manifest>(std::move(manifest));
+  } else if (session.cache_ != nullptr) {
+    if (const auto known = weights::known_manifest(checkpoint)) {
+      weights::tell_contents(*known, checkpoint);
+    }
   }
   ring.config_json = checkpoint.config_json();
   ring.config = config;
@@ -221,6 +230,8 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.local.threads = threads;
   TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
   ring.local.pool = std::make_shared<ThreadPool>(threads);
+  ring.local.cache = session.cache_;
+  ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
@@ -234,7 +245,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                   return !cancel_flag().load();
                 }));
   progress->clear();
-  if (!flags.quiet) session.show_table();
+  if (!flags.quiet && flags.table) session.show_table();
   return session;
 }
 

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/cache.h"
 #include "cli/flags.h"
 #include "cli/output.h"
+#include "kernels/profile.h"
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/host.h"
@@ -33,7 +35,9 @@ struct ModelFlags {
   uint32_t threads = 0;  ///< 0: as many as there are cores
   std::string isa = "best";
   uint32_t context = 0;  ///< 0: what the command needs
+  std::string cache;     ///< folder of quantized weights, "off", or empty for the usual one
   bool quiet = false;
+  bool table = true;  ///< show who holds what, unless quiet
 
   void add_model(Flags& flags);  ///< -m
   void add_all(Flags& flags);    ///< -m and all others
@@ -75,12 +79,20 @@ struct Text {
 class Session {
  public:
   struct Options {
-    uint32_t context = 0;  ///< positions that the caller needs
-    uint32_t batch = 0;    ///< tokens in one frame; 0: chosen by the ring
+    uint32_t context = 0;                       ///< positions that the caller needs
+    uint32_t batch = 0;                         ///< tokens in one frame; 0: chosen by the ring
+    std::shared_ptr<kernels::Profile> profile;  ///< of this process's stages; null is none
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.
   static Result<Session> open(const ModelFlags& flags, Model model, const Options& options);
+
+  /// Writes what the cache of quantized weights still lacks, so that the next start is fast.
+  ~Session() { finish_cache(); }
+  Session(Session&&) = default;
+  Session& operator=(Session&&) = delete;
+  /// The same at once, for a command that then measures.
+  void finish_cache() { cli::finish_cache(cache_.get(), quiet_); }
 
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
   [[nodiscard]] const Model& model() const { return model_; }
@@ -103,6 +115,8 @@ class Session {
   Model model_;
   model::StageOptions stage_options_;
   std::unique_ptr<weights::Manifest> manifest_;
+  std::shared_ptr<weights::PackedCache> cache_;
+  bool quiet_ = false;
   std::unique_ptr<ring::LocalWorkers> local_;
   std::unique_ptr<ring::Ring> ring_;
   std::unique_ptr<model::Ends> ends_;

@@ -4,6 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <chrono>
+
+#include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/session.h"
 
@@ -33,6 +36,7 @@ int worker_command(Arguments arguments) {
   uint32_t threads = cores();
   std::string models;
   std::string isa = "best";
+  std::string cache;
   bool child = false;
   Flags flags(
       "worker", "--listen HOST:PORT [FLAGS]",
@@ -46,6 +50,7 @@ int worker_command(Arguments arguments) {
             "folder of models held here already; others come from the host");
   flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
                    "best, scalar, avx2 or avx512: the answer is the same");
+  add_cache_flag(flags, cache);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
   flags.add_example("tandem worker --listen 0.0.0.0:7000 --memory 8G --models ~/models");
@@ -59,6 +64,9 @@ int worker_command(Arguments arguments) {
   const auto parsed = model::parse_isa(isa);
   if (!parsed.ok()) return flags.wrong_use(parsed.error().message);
   options.isa = *parsed;
+  auto opened = open_cache(cache, child);
+  if (!opened.ok()) return flags.wrong_use(opened.error().message);
+  options.cache = *opened;
   if (child) {
     // Ctrl-C goes to the whole group; the host decides what it means and ends its workers itself.
     ::signal(SIGINT, SIG_IGN);
@@ -70,6 +78,11 @@ int worker_command(Arguments arguments) {
   write_out(ring::listening_line((*worker)->address()) + "\n");
   wait_for_signal();
   (*worker)->stop();
+  if (*opened != nullptr) {
+    // Less than the second that a host waits for its children.
+    (*opened)->finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(700), nullptr,
+                      {});
+  }
   return kSuccess;
 }
 

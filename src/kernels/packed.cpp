@@ -1,5 +1,6 @@
 #include "kernels/packed.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "arithmetic/format.h"
@@ -45,16 +46,20 @@ uint32_t load_nibble(const uint8_t* tile, size_t k, uint32_t lane) {
 
 }  // namespace
 
-PackedMatrix make_packed(WeightFormat format, uint32_t rows, uint32_t columns) {
+PackedMatrix make_unwritten(WeightFormat format, uint32_t rows, uint32_t columns) {
   PackedMatrix matrix;
   matrix.format = format;
   matrix.rows = rows;
   matrix.columns = columns;
-  matrix.data = AlignedArray<uint8_t>(tile_count(rows) * matrix.tile_bytes());
-  matrix.row_scales.assign(size_t{tile_count(rows)} * kTileRows, 0.0F);
-  if (format == WeightFormat::k8) {
-    for (size_t i = 0; i < matrix.data.size(); ++i) matrix.data[i] = 128;
-  }
+  matrix.row_scales = Block<float>(size_t{tile_count(rows)} * kTileRows);
+  if (rows != 0 && matrix.row_scales.size() == 0) return matrix;
+  matrix.data = Block<uint8_t>(tile_count(rows) * matrix.tile_bytes());
+  return matrix;
+}
+
+PackedMatrix make_packed(WeightFormat format, uint32_t rows, uint32_t columns) {
+  PackedMatrix matrix = make_unwritten(format, rows, columns);
+  if (format == WeightFormat::k8) std::fill(matrix.data.begin(), matrix.data.end(), 128);
   return matrix;
 }
 

@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "base/aligned.h"
+#include "base/block.h"
 
 namespace tandem::kernels {
 
@@ -42,8 +41,8 @@ struct PackedMatrix {
   WeightFormat format = WeightFormat::k8;
   uint32_t rows = 0;
   uint32_t columns = 0;
-  AlignedArray<uint8_t> data;     ///< tile_count(rows) * tile_bytes()
-  std::vector<float> row_scales;  ///< [tile_count(rows) * 16]
+  Block<uint8_t> data;      ///< tile_count(rows) * tile_bytes(); owned, or mapped from a file
+  Block<float> row_scales;  ///< [tile_count(rows) * 16]
 
   [[nodiscard]] uint64_t tile_bytes() const { return tile_bytes(format, columns); }
   [[nodiscard]] const uint8_t* tile(uint32_t index) const {
@@ -72,6 +71,10 @@ struct PackedMatrix {
   static constexpr uint64_t high_offset(uint32_t columns) {
     return uint64_t{padded_columns(columns)} * 8;
   }
+  /// The same weights again, to be read only.
+  [[nodiscard]] PackedMatrix share() const {
+    return {format, rows, columns, data.share(), row_scales.share()};
+  }
   /// What bytes() will be for a matrix of this shape.
   static constexpr uint64_t bytes_for(WeightFormat format, uint64_t rows, uint32_t columns) {
     const uint64_t tiles = (rows + kTileRows - 1) / kTileRows;
@@ -81,6 +84,9 @@ struct PackedMatrix {
 
 /// An empty matrix of zeros; `data` is empty if memory is exhausted.
 PackedMatrix make_packed(WeightFormat format, uint32_t rows, uint32_t columns);
+/// The same for a caller that writes every tile as a whole: no memory is touched yet, and until it
+/// is written a weight of 8 bits is not zero.
+PackedMatrix make_unwritten(WeightFormat format, uint32_t rows, uint32_t columns);
 
 /// Stores one quantized row. `weights` holds `columns` values in [-127, 127]. Rows of different
 /// tiles may be stored concurrently.

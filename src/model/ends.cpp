@@ -3,6 +3,7 @@
 
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
+#include "kernels/profile.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -16,22 +17,22 @@ class LocalEnds final : public Ends {
       : config_(config), backend_(std::move(backend)) {}
 
   [[nodiscard]] Status load_tensors(weights::TensorSource& source, WeightBits bits,
-                                    ThreadPool& pool, const LoadProgress& progress) {
+                                    ThreadPool& pool, const LoadProgress& progress,
+                                    weights::PackedCache* cache) {
     uint64_t total = 0;
     for (const weights::TensorInfo& wanted : ends_tensors(config_)) {
       const weights::TensorInfo* found = source.find(wanted.name);
       if (found != nullptr) total += found->bytes();
     }
     const TensorNames& names = config_.family->names;
-    WeightLoader loader(source, *backend_, pool, ends_format(bits), total, progress);
+    WeightLoader loader(source, *backend_, pool, ends_format(bits), total, progress, cache);
     hidden_ = backend_->add_floats(config_.hidden_size);
     normed_floats_ = backend_->add_floats(config_.hidden_size);
     normed_ = backend_->add_activations(config_.hidden_size);
     logits_ = backend_->add_floats(config_.vocab);
 
-    MatrixName embedding;
-    embedding.tensor = config_.prefix + std::string(names.embedding);
-    embedding.part = {false, 0, config_.vocab, config_.hidden_size};
+    const MatrixName embedding = embedding_matrix(config_);
+    loader.expect({&embedding, 1});
     TANDEM_ASSIGN(embedding_, loader.matrix(embedding));
     if (config_.learned_positions) {
       TANDEM_ASSIGN(positions_,
@@ -45,14 +46,15 @@ class LocalEnds final : public Ends {
       // One copy serves both: rows are read back for the embedding.
       TANDEM_ASSIGN(head_.matrix, backend_->add_matrix(std::move(embedding_)));
     } else {
-      MatrixName head;
-      head.tensor = std::string(names.head);
-      head.part = {false, 0, config_.vocab, config_.hidden_size};
+      const MatrixName head = head_matrix(config_);
+      loader.expect({&head, 1});
       TANDEM_ASSIGN(head_, loader.product(head, logits_));
     }
     bytes_ = loader.bytes();
     return {};
   }
+
+  [[nodiscard]] kernels::Matrix head() const { return head_.matrix; }
 
   [[nodiscard]] Result<HiddenStates> embed(std::span<const uint32_t> tokens,
                                            uint32_t position) override {
@@ -159,8 +161,15 @@ Result<std::unique_ptr<Ends>> Ends::load(const ModelConfig& config, const StageO
   std::shared_ptr<ThreadPool> pool = options.pool;
   if (pool == nullptr) pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), pool));
+  kernels::ProfiledBackend* profiled = nullptr;
+  if (options.profile != nullptr) {
+    auto around = std::make_unique<kernels::ProfiledBackend>(std::move(backend), options.profile);
+    profiled = around.get();
+    backend = std::move(around);
+  }
   auto ends = std::make_unique<LocalEnds>(config, std::move(backend));
-  TANDEM_TRY(ends->load_tensors(source, options.weights, *pool, progress));
+  TANDEM_TRY(ends->load_tensors(source, options.weights, *pool, progress, options.cache.get()));
+  if (profiled != nullptr) profiled->label(ends->head(), "head");
   return std::unique_ptr<Ends>(std::move(ends));
 }
 

@@ -10,10 +10,6 @@ namespace {
 using kernels::Backend;
 using kernels::Product;
 
-uint64_t shared_bytes(const weights::TensorData& tensor, uint64_t rows, uint64_t columns) {
-  return rows * columns * weights::size_of(tensor.info.dtype);
-}
-
 void attention_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
                     const PassState& state, Backend& backend) {
   backend.norm(buffers.hidden, layer.attention_norm, buffers.normed);
@@ -116,63 +112,12 @@ LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
   return buffers;
 }
 
-Status WeightLoader::advance(uint64_t bytes) {
-  done_ += bytes;
-  if (progress_ && !progress_(done_, total_)) {
-    return Error{ErrorKind::kCancelled, "loading was stopped"};
-  }
-  return {};
-}
-
-Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
-  TANDEM_ASSIGN(const weights::TensorData tensor, source_.read(name.tensor + ".weight"));
-  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(tensor, name.part, format_, pool_));
-  bytes_ += packed.bytes();
-  TANDEM_TRY(advance(shared_bytes(tensor, name.part.rows, name.part.columns)));
-  return packed;
-}
-
-Result<std::vector<float>> WeightLoader::floats(const std::string& tensor, uint64_t first,
-                                                uint64_t count) {
-  TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
-  TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
-  bytes_ += values.size() * sizeof(float);
-  TANDEM_TRY(advance(shared_bytes(data, count, 1)));
-  return values;
-}
-
-Result<Product> WeightLoader::product(const MatrixName& name, kernels::Floats out) {
-  Product product;
-  product.out = out;
-  TANDEM_ASSIGN(auto packed, matrix(name));
-  TANDEM_ASSIGN(product.matrix, backend_.add_matrix(std::move(packed)));
-  if (name.has_bias) {
-    TANDEM_ASSIGN(auto bias, floats(name.tensor + ".bias", name.part.first_row, name.part.rows));
-    product.has_bias = true;
-    product.bias = backend_.add_vector(std::move(bias));
-  }
-  return product;
-}
-
-Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelConfig& config,
-                                         uint32_t n, NormKind kind) {
-  kernels::Norm norm;
-  norm.layer = kind == NormKind::kLayer;
-  norm.constants = arithmetic::NormConstants(n, config.norm_eps);
-  TANDEM_ASSIGN(auto weight, floats(name + ".weight", 0, n));
-  norm.weight = backend_.add_vector(std::move(weight));
-  if (norm.layer) {
-    TANDEM_ASSIGN(auto bias, floats(name + ".bias", 0, n));
-    norm.bias = backend_.add_vector(std::move(bias));
-  }
-  return norm;
-}
-
 Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerBuffers& buffers,
                          WeightLoader& loader) {
   const LayerNames names = layer_names(config, index);
   Layer layer;
   layer.window = config.window[index];
+  loader.expect(layer_matrices(config, index));
   TANDEM_ASSIGN(layer.attention_norm,
                 loader.norm(names.attention_norm, config, config.hidden_size, config.norm));
   TANDEM_ASSIGN(layer.query, loader.product(names.query, buffers.query));

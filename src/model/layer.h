@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/result.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
@@ -52,19 +56,35 @@ struct LayerBuffers {
 };
 LayerBuffers make_buffers(const ModelConfig& config, kernels::Backend& backend);
 
-/// Reads weights from a source into a backend, one tensor in memory at a time.
+/// The keys under which a cache may hold these matrices together, best first; none if the source
+/// can't tell what its tensors are.
+std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::WeightFormat format,
+                              std::span<const MatrixName> names);
+/// A layer's matrices in the order in which load_layer() loads them.
+std::vector<MatrixName> layer_matrices(const ModelConfig& config, uint32_t layer);
+/// The embedding, and the output head of models that have one of their own.
+MatrixName embedding_matrix(const ModelConfig& config);
+MatrixName head_matrix(const ModelConfig& config);
+
+/// Reads weights from a source, or a cache of what was read from it before, into a backend, one
+/// tensor in memory at a time.
 class WeightLoader {
  public:
-  /// `total` bytes of source tensors are announced to `progress`.
+  /// `total` bytes of source tensors are announced to `progress`. `cache` may be null.
   WeightLoader(weights::TensorSource& source, kernels::Backend& backend, ThreadPool& pool,
                kernels::WeightFormat format, uint64_t total,
-               std::function<bool(uint64_t, uint64_t)> progress)
+               std::function<bool(uint64_t, uint64_t)> progress, weights::PackedCache* cache)
       : source_(source),
         backend_(backend),
         pool_(pool),
         format_(format),
         total_(total),
-        progress_(std::move(progress)) {}
+        progress_(std::move(progress)),
+        cache_(cache) {}
+
+  /// Announces that exactly these matrices come next, in this order: they are one entry of the
+  /// cache.
+  void expect(std::span<const MatrixName> names);
 
   /// Loads a matrix, and its bias if it has one, as a product with its output in `out`.
   Result<kernels::Product> product(const MatrixName& name, kernels::Floats out);
@@ -80,6 +100,9 @@ class WeightLoader {
 
  private:
   Status advance(uint64_t bytes);
+  /// The next expected matrix from the cache, if it had them.
+  std::optional<kernels::PackedMatrix> from_cache();
+  void keep(const kernels::PackedMatrix& matrix);
 
   weights::TensorSource& source_;
   kernels::Backend& backend_;
@@ -89,6 +112,13 @@ class WeightLoader {
   uint64_t done_ = 0;
   uint64_t bytes_ = 0;
   std::function<bool(uint64_t, uint64_t)> progress_;
+  weights::PackedCache* cache_;
+  // Of the expected matrices: their key, how many there are, and either those that the cache had,
+  // from the last to the first, or those that were quantized so far.
+  Digest key_{};
+  size_t expected_ = 0;
+  std::vector<kernels::PackedMatrix> found_;
+  std::vector<kernels::PackedMatrix> made_;
 };
 
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,

@@ -5,6 +5,7 @@
 #include "arithmetic/attention.h"
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
+#include "kernels/profile.h"
 #include "model/layer.h"
 #include "model/rope_config.h"
 
@@ -52,13 +53,24 @@ class LocalStage final : public Stage {
       if (found != nullptr) total += found->bytes();
     }
     buffers_ = make_buffers(config_, *backend_);
-    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress);
+    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress,
+                        options_.cache.get());
     for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
       TANDEM_ASSIGN(auto layer, load_layer(config_, i, buffers_, loader));
       layers_.push_back(layer);
     }
     bytes_ = loader.bytes();
     return {};
+  }
+
+  void label_parts(kernels::ProfiledBackend& backend) const {
+    for (const Layer& layer : layers_) {
+      backend.label(layer.query.matrix, "q, k, v");
+      backend.label(layer.output.matrix, "o");
+      const bool gated = config_.mlp == MlpKind::kGatedSilu;
+      backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
+      backend.label(layer.down.matrix, "down");
+    }
   }
 
   [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
@@ -187,8 +199,15 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
   StageOptions own = options;
   if (own.pool == nullptr) own.pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), own.pool));
+  kernels::ProfiledBackend* profiled = nullptr;
+  if (own.profile != nullptr) {
+    auto around = std::make_unique<kernels::ProfiledBackend>(std::move(backend), own.profile);
+    profiled = around.get();
+    backend = std::move(around);
+  }
   auto stage = std::make_unique<LocalStage>(config, own, std::move(backend));
   TANDEM_TRY(stage->load_layers(source, *own.pool, progress));
+  if (profiled != nullptr) stage->label_parts(*profiled);
   return std::unique_ptr<Stage>(std::move(stage));
 }
 

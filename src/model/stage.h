@@ -16,6 +16,13 @@
 #include "model/hidden.h"
 #include "weights/source.h"
 
+namespace tandem::kernels {
+class Profile;
+}
+namespace tandem::weights {
+class PackedCache;
+}
+
 namespace tandem::model {
 
 /// Weights are held as 8-bit integers with a scale per row, or as 4-bit integers in groups of 32
@@ -35,6 +42,10 @@ struct StageOptions {
   /// Threads to share with other stages of this process, which must then not run at the same time;
   /// null: `threads` of its own.
   std::shared_ptr<ThreadPool> pool;
+  /// Where quantized weights are taken from and kept; null: nowhere.
+  std::shared_ptr<weights::PackedCache> cache;
+  /// Told what each part of a pass takes; null: nothing is timed.
+  std::shared_ptr<kernels::Profile> profile;
 };
 
 /// "scalar", "avx2", "avx512" or "best".
@@ -93,6 +104,10 @@ class Stage {
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer);
+
+/// Bytes that `cache` holds of a model's layers and ends at these bits. Nothing is checked or read.
+uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
+                      const weights::TensorSource& source, const weights::PackedCache& cache);
 
 /// Names, and expected shapes, of the tensors of layers [first, last) as the checkpoint stores
 /// them. `dtype` is not meaningful. Tensors that several layers share do not exist.

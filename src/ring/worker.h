@@ -30,7 +30,8 @@ struct WorkerOptions {
   uint32_t threads = 1;                ///< of each stage
   std::string models;                  ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
-  StageLoader load;  ///< empty: model::Stage::load
+  std::shared_ptr<weights::PackedCache> cache;  ///< quantized weights on disk; null is none
+  StageLoader load;                             ///< empty: model::Stage::load
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);

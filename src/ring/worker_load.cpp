@@ -26,6 +26,12 @@ class StreamSource final : public weights::TensorSource {
     return entry == nullptr ? nullptr : &entry->info;
   }
 
+  weights::TensorIdentity identity(std::string_view tensor) const override {
+    const auto* entry = manifest_.find(tensor);
+    if (entry == nullptr) return {};
+    return {entry->sha256, std::nullopt};
+  }
+
   Result<weights::TensorData> read(std::string_view tensor) override {
     const std::lock_guard one_at_a_time(mutex_);
     const auto* entry = manifest_.find(tensor);
@@ -129,6 +135,7 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   stage_options.weights = static_cast<model::WeightBits>(load.weight_bits);
   stage_options.threads = options.threads;
   stage_options.isa = options.isa;
+  stage_options.cache = options.cache;
   const std::string layers = "layers " + text({load.first_layer, load.last_layer});
   const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer,
                                load.weight_bits};

@@ -1,9 +1,11 @@
 #include "weights/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
+#include "base/bytes.h"
 #include "weights/printable.h"
 #include "weights/shard_index.h"
 
@@ -12,6 +14,10 @@ namespace tandem::weights {
 namespace {
 
 namespace fs = std::filesystem;
+
+// File systems stamp with the kernel's clock tick, at most 10 ms; two writes within one tick leave
+// the same time.
+constexpr int64_t kYoungNs = 100'000'000;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -38,6 +44,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder) {
     return invalid(folder.string() + ": expected a model folder, found a file");
   }
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint);
+  checkpoint->opened_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
   checkpoint->folder_ = fs::canonical(folder, code);
   if (code) return Error{ErrorKind::kIo, folder.string() + ": " + code.message()};
   TANDEM_ASSIGN(checkpoint->config_json_,
@@ -132,6 +141,32 @@ Result<TensorData> Checkpoint::read(std::string_view tensor) {
     return Error{ErrorKind::kNotFound, folder_.string() + ": no tensor " + printable(tensor)};
   }
   return entry->second->read(tensor);
+}
+
+TensorIdentity Checkpoint::identity(std::string_view tensor) const {
+  TensorIdentity identity;
+  if (const auto told = contents_.find(tensor); told != contents_.end()) {
+    identity.content = told->second;
+  }
+  const auto entry = where_.find(tensor);
+  if (entry == where_.end()) return identity;
+  const FileIdentity& file = entry->second->file().identity();
+  if (std::max(file.modified_ns, file.changed_ns) > opened_ns_ - kYoungNs) return identity;
+  const StoredTensor* stored = entry->second->find(tensor);
+  ByteWriter writer;
+  writer.text(file.path);
+  writer.write(file.size);
+  writer.write(file.modified_ns);
+  writer.write(file.changed_ns);
+  writer.write(file.inode);
+  writer.write(stored->offset);
+  writer.write(stored->bytes);
+  identity.place = sha256(writer.bytes());
+  return identity;
+}
+
+void Checkpoint::tell_content(std::string_view tensor, const Digest& sha256) {
+  contents_[std::string(tensor)] = sha256;
 }
 
 Checkpoint::Place Checkpoint::place(const TensorInfo& tensor) const {

@@ -53,6 +53,12 @@ class Checkpoint final : public TensorSource {
   /// file and the tensor. The bytes are borrowed from the mapping, without any alignment.
   [[nodiscard]] Result<TensorData> read(std::string_view tensor) override;
 
+  /// The place, unless a file was written to so shortly before it was opened that another write
+  /// could leave the same times; the content once it was told.
+  [[nodiscard]] TensorIdentity identity(std::string_view tensor) const override;
+  /// Tells the SHA-256 of a tensor's bytes, as a manifest has it. Not concurrently with others.
+  void tell_content(std::string_view tensor, const Digest& sha256);
+
   /// Where a weight's bytes are, or null. For readers that go past the mapping.
   struct Place {
     const MappedFile* file = nullptr;
@@ -76,6 +82,8 @@ class Checkpoint final : public TensorSource {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsFile*, std::less<>> where_;  ///< tensor -> its file
   std::vector<TensorInfo> tensors_;
+  std::map<std::string, Digest, std::less<>> contents_;
+  int64_t opened_ns_ = 0;  ///< since 1970
   uint64_t unlisted_ = 0;
 };
 

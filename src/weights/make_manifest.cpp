@@ -98,6 +98,19 @@ int64_t now_ns() {
 
 }  // namespace
 
+std::optional<Manifest> known_manifest(const Checkpoint& checkpoint) {
+  return load_manifest(checkpoint);
+}
+
+void tell_contents(const Manifest& manifest, Checkpoint& checkpoint) {
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    const TensorInfo* own = checkpoint.find(tensor.info.name);
+    if (own != nullptr && own->dtype == tensor.info.dtype && own->shape == tensor.info.shape) {
+      checkpoint.tell_content(tensor.info.name, tensor.sha256);
+    }
+  }
+}
+
 Result<Manifest> make_manifest(const Checkpoint& checkpoint, uint32_t threads,
                                const HashProgress& progress) {
   const int64_t started_ns = now_ns();

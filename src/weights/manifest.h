@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,9 @@ Digest model_hash(const Manifest& manifest);
 /// Errors: kNotFound (no such tensor), kInvalid (type, shape or content differ).
 Status verify(const Manifest& manifest, const TensorData& tensor);
 
+/// Tells a checkpoint the hashes of its tensors; those of other types or shapes are left out.
+void tell_contents(const Manifest& manifest, Checkpoint& checkpoint);
+
 /// Called with the bytes hashed so far and in all, by one thread at a time. Returns false to stop,
 /// which makes the call fail with kCancelled.
 using HashProgress = std::function<bool(uint64_t done, uint64_t total)>;
@@ -63,13 +67,16 @@ using HashProgress = std::function<bool(uint64_t done, uint64_t total)>;
 /// Hashes a checkpoint with `threads` threads (1 to 256), past its mapping, so that neither
 /// memory nor an I/O error gets in the way. `progress` may be empty.
 ///
-/// The result is kept in $XDG_CACHE_HOME/tandem/manifests (default ~/.cache/tandem/manifests) with
-/// the identity (path, size, times, inode) of each file, and taken from there as long as all of it
-/// is the same. A cache that can't be read, written or trusted costs time, never an error.
-/// Errors: kInvalid (a file changed meanwhile), kIo, kCancelled, kUnsupported (more than
-/// kMaxTensors or kMaxManifestBytes).
+/// The result is kept in the folder manifests of cache_folder() (packed_cache.h) with the identity
+/// (path, size, times, inode) of each file, and taken from there as long as all of it is the same.
+/// A cache that can't be read, written or trusted costs time, never an error. Errors: kInvalid (a
+/// file changed meanwhile), kIo, kCancelled, kUnsupported (more than kMaxTensors or
+/// kMaxManifestBytes).
 Result<Manifest> make_manifest(const Checkpoint& checkpoint, uint32_t threads,
                                const HashProgress& progress);
+
+/// What make_manifest() would take from its cache, or nothing; never hashes.
+std::optional<Manifest> known_manifest(const Checkpoint& checkpoint);
 
 /// A folder of models that a device holds already (--models).
 class ModelLibrary {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <string>
 #include <system_error>
 
 #include "base/bytes.h"
 #include "weights/mapped_file.h"
+#include "weights/packed_cache.h"
 
 namespace tandem::weights {
 
@@ -86,14 +86,8 @@ bool write_file(const fs::path& path, std::span<const std::byte> bytes) {
 }  // namespace
 
 fs::path manifest_cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");  // NOLINT(concurrency-mt-unsafe)
-  // The XDG base directory specification: a relative path counts as not set.
-  if (cache != nullptr && cache[0] == '/') return fs::path(cache) / "tandem" / "manifests";
-  const char* home = std::getenv("HOME");  // NOLINT(concurrency-mt-unsafe)
-  if (home != nullptr && home[0] == '/') {
-    return fs::path(home) / ".cache" / "tandem" / "manifests";
-  }
-  return {};
+  const fs::path folder = cache_folder();
+  return folder.empty() ? folder : folder / "manifests";
 }
 
 std::optional<Manifest> load_manifest(const Checkpoint& checkpoint) {

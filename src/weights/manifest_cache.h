@@ -9,8 +9,7 @@
 
 namespace tandem::weights {
 
-/// $XDG_CACHE_HOME/tandem/manifests or ~/.cache/tandem/manifests; empty if neither variable is an
-/// absolute path.
+/// manifests in cache_folder() (packed_cache.h); empty if that is.
 std::filesystem::path manifest_cache_folder();
 
 /// The manifest kept for exactly the files of this checkpoint, if there is one that can be trusted.

@@ -49,6 +49,7 @@ Result<std::unique_ptr<Checkpoint>> match(const fs::path& folder, const Manifest
   if (!lists_same_tensors(*checkpoint, wanted)) return std::unique_ptr<Checkpoint>();
   TANDEM_ASSIGN(const Manifest manifest, make_manifest(*checkpoint, threads, progress));
   if (model_hash(manifest) != wanted_hash) return std::unique_ptr<Checkpoint>();
+  tell_contents(manifest, *checkpoint);
   return checkpoint;
 }
 

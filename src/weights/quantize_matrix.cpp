@@ -1,7 +1,9 @@
 // A checkpoint's tensor, piece by piece, to packed integers.
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cmath>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "arithmetic/format.h"
 #include "weights/dtype.h"
 #include "weights/quantize.h"
+#include "weights/quantize_tile.h"
 
 namespace tandem::weights {
 namespace {
@@ -16,90 +19,105 @@ namespace {
 // Tensor bytes that are quantized before their pages are given back.
 constexpr uint64_t kSlab = uint64_t{8} << 20;
 
+// Columns that are widened and turned at once: sixteen rows of them fit the first-level cache.
+constexpr uint32_t kTurned = 64;
+
 // One thread's work on a matrix: tiles of sixteen rows, each read, quantized and stored by one
 // thread.
-class TileQuantizer {
+class TileWork {
  public:
-  TileQuantizer(const TensorData& tensor, const MatrixPart& part, kernels::PackedMatrix& matrix)
+  TileWork(const TensorData& tensor, const MatrixPart& part, kernels::PackedMatrix& matrix,
+           TileQuantizer quantizer)
       : tensor_(tensor),
         part_(part),
         matrix_(matrix),
-        rows_(size_t{kernels::kTileRows} * part.columns),
-        piece_(kernels::kTileRows),
-        quants8_(part.columns),
-        quants_(part.columns),
-        scales_((part.columns + arithmetic::kGroup - 1) / arithmetic::kGroup),
-        minimums_(scales_.size()) {}
+        quantizer_(quantizer),
+        scratch_(matrix.format, part.columns) {}
+
+  [[nodiscard]] bool ok() const { return scratch_.ok(); }
 
   // False if a weight can't be used.
   bool tile(uint32_t index) {
     const uint32_t first = index * kernels::kTileRows;
     const uint32_t count = std::min(kernels::kTileRows, part_.rows - first);
-    if (!read(first, count)) return false;
-    for (uint32_t r = 0; r < count; ++r) {
-      const std::span<const float> row(rows_.data() + size_t{r} * part_.columns, part_.columns);
-      // Written so that NaN counts as too large.
-      const bool usable = std::all_of(row.begin(), row.end(), [](float w) {
-        return std::fabs(w) <= arithmetic::kMaxRowScale * 127.0F;
-      });
-      if (!usable) return false;
-      store(first + r, row);
+    if (count < kernels::kTileRows) {
+      std::fill_n(scratch_.weights.data(), scratch_.weights.size(), 0.0F);
     }
-    return true;
+    if (part_.transposed) {
+      read_across(first, count);
+    } else {
+      read(first, count);
+    }
+    const TileShape shape{matrix_.format, part_.columns, count};
+    return quantizer_(shape, scratch_, matrix_.data.data() + index * matrix_.tile_bytes(),
+                      matrix_.row_scales.data() + size_t{first});
   }
 
  private:
-  bool read(uint32_t first, uint32_t count) {
-    const uint64_t element = size_of(tensor_.info.dtype);
-    const uint64_t stride = tensor_.info.shape[1];
-    if (!part_.transposed) {
-      const uint64_t offset = (uint64_t{part_.first_row} + first) * stride * element;
-      return widen(tensor_.info.dtype,
-                   tensor_.bytes.subspan(offset, uint64_t{count} * stride * element),
-                   std::span(rows_).first(size_t{count} * part_.columns))
-          .ok();
-    }
-    for (uint32_t k = 0; k < part_.columns; ++k) {
-      const uint64_t offset = (uint64_t{k} * stride + part_.first_row + first) * element;
-      if (!widen(tensor_.info.dtype, tensor_.bytes.subspan(offset, count * element),
-                 std::span(piece_).first(count))
-               .ok()) {
-        return false;
-      }
-      for (uint32_t r = 0; r < count; ++r) rows_[size_t{r} * part_.columns + k] = piece_[r];
-    }
-    return true;
+  // The sizes match by construction: quantize_matrix() has checked the shape.
+  void widened(uint64_t element, std::span<float> values) const {
+    const uint64_t size = size_of(tensor_.info.dtype);
+    (void)widen(tensor_.info.dtype, tensor_.bytes.subspan(element * size, values.size() * size),
+                values);
   }
 
-  void store(uint32_t index, std::span<const float> row) {
-    switch (matrix_.format) {
-      case kernels::WeightFormat::k8: {
-        const float scale = quantize_row8(row, quants8_);
-        kernels::store_row8(matrix_, index, quants8_, scale);
-        break;
+  void read(uint32_t first, uint32_t count) {
+    const uint64_t begin = (uint64_t{part_.first_row} + first) * part_.columns;
+    for (uint32_t k = 0; k < part_.columns; k += kTurned) {
+      const uint32_t width = std::min(kTurned, part_.columns - k);
+      for (uint32_t r = 0; r < count; ++r) {
+        widened(begin + uint64_t{r} * part_.columns + k, std::span(rows_[r]).first(width));
       }
-      case kernels::WeightFormat::k4: {
-        const float scale = quantize_row4(row, quants_, scales_, minimums_);
-        kernels::store_row4(matrix_, index, quants_, scales_, minimums_, scale);
-        break;
+      float* out = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
+      if (count == kernels::kTileRows) {
+        for (uint32_t i = 0; i < width; ++i) {
+          for (uint32_t r = 0; r < kernels::kTileRows; ++r) {
+            out[i * kernels::kTileRows + r] = rows_[r][i];
+          }
+        }
+      } else {
+        for (uint32_t i = 0; i < width; ++i) {
+          for (uint32_t r = 0; r < count; ++r) out[i * kernels::kTileRows + r] = rows_[r][i];
+        }
       }
-      case kernels::WeightFormat::k6: {
-        const float scale = quantize_row6(row, quants_, scales_);
-        kernels::store_row6(matrix_, index, quants_, scales_, scale);
-        break;
-      }
+    }
+  }
+
+  // A tensor stored [columns, rows] has the rows of a column side by side already.
+  void read_across(uint32_t first, uint32_t count) {
+    const uint64_t stride = tensor_.info.shape[1];
+    for (uint32_t k = 0; k < part_.columns; ++k) {
+      widened(k * stride + part_.first_row + first,
+              {scratch_.weights.data() + size_t{k} * kernels::kTileRows, count});
     }
   }
 
   const TensorData& tensor_;
   const MatrixPart& part_;
   kernels::PackedMatrix& matrix_;
-  std::vector<float> rows_;
-  std::vector<float> piece_;
-  std::vector<int8_t> quants8_;
-  std::vector<uint8_t> quants_;
-  std::vector<uint8_t> scales_;
-  std::vector<uint8_t> minimums_;
+  TileQuantizer quantizer_;
+  TileScratch scratch_;
+  std::array<std::array<float, kTurned>, kernels::kTileRows> rows_;
+};
+
+// Memory of threads between two pieces of work.
+class IdleWork {
+ public:
+  std::unique_ptr<TileWork> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<TileWork> work = std::move(idle_.back());
+    idle_.pop_back();
+    return work;
+  }
+  void give(std::unique_ptr<TileWork> work) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(work));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<TileWork>> idle_;
 };
 
 }  // namespace
@@ -118,7 +136,7 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
     return unsupported("tensor " + info.name + ": rows of " + std::to_string(part.columns) +
                        " are longer than " + std::to_string(arithmetic::kMaxRow));
   }
-  kernels::PackedMatrix matrix = kernels::make_packed(format, part.rows, part.columns);
+  kernels::PackedMatrix matrix = kernels::make_unwritten(format, part.rows, part.columns);
   if (matrix.data.size() == 0) {
     return Error{ErrorKind::kMemory,
                  "tensor " + info.name + ": no memory for " +
@@ -130,22 +148,34 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
   // A transposed tensor is read across: all of it is under way at once.
   const uint64_t slab =
       part.transposed ? tiles : std::max<uint64_t>(1, kSlab / (row_bytes * kernels::kTileRows));
+  const TileQuantizer quantizer = best_tile_quantizer();
   std::atomic<bool> bad{false};
-  for (uint64_t begin = 0; begin < tiles && !bad.load(); begin += slab) {
+  std::atomic<bool> exhausted{false};
+  IdleWork idle;
+  for (uint64_t begin = 0; begin < tiles && !bad && !exhausted; begin += slab) {
     const uint64_t end = std::min<uint64_t>(tiles, begin + slab);
     const uint64_t grain = std::max<uint64_t>(1, (end - begin) / (uint64_t{pool.threads()} * 4));
     pool.split(end - begin, grain, [&](uint64_t from, uint64_t to) {
-      TileQuantizer quantizer(tensor, part, matrix);
-      for (uint64_t tile = begin + from; tile < begin + to; ++tile) {
-        if (!quantizer.tile(static_cast<uint32_t>(tile))) bad.store(true);
+      std::unique_ptr<TileWork> work = idle.take();
+      if (work == nullptr) work = std::make_unique<TileWork>(tensor, part, matrix, quantizer);
+      if (!work->ok()) {
+        exhausted = true;
+        return;
       }
+      for (uint64_t tile = begin + from; tile < begin + to; ++tile) {
+        if (!work->tile(static_cast<uint32_t>(tile))) bad = true;
+      }
+      idle.give(std::move(work));
     });
     if (tensor.release && !part.transposed) {
       tensor.release((part.first_row + begin * kernels::kTileRows) * row_bytes,
                      (end - begin) * kernels::kTileRows * row_bytes);
     }
   }
-  if (bad.load()) {
+  if (exhausted) {
+    return Error{ErrorKind::kMemory, "tensor " + info.name + ": no memory to quantize it"};
+  }
+  if (bad) {
     TANDEM_TRY(check_finite(tensor));
     return unsupported("tensor " + info.name + ": a weight is beyond " +
                        std::to_string(static_cast<int>(arithmetic::kMaxRowScale * 127.0F)));

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/result.h"
 
 namespace tandem::weights {
@@ -52,6 +54,12 @@ struct TensorData {
   std::function<void(uint64_t offset, uint64_t length)> release = nullptr;
 };
 
+/// Two digests, each of which stands for one content as far as it is there.
+struct TensorIdentity {
+  std::optional<Digest> content;  ///< SHA-256 of the bytes
+  std::optional<Digest> place;    ///< of the file's identity and the place within it
+};
+
 /// Gives tensors by name. Implementations must allow concurrent calls.
 class TensorSource {
  public:
@@ -62,6 +70,8 @@ class TensorSource {
 
   /// Type and shape of a tensor, or null if there is none of that name.
   [[nodiscard]] virtual const TensorInfo* find(std::string_view tensor) const = 0;
+  /// What the tensor's bytes are known by, without reading them.
+  [[nodiscard]] virtual TensorIdentity identity(std::string_view /*tensor*/) const { return {}; }
   /// The tensor's bytes. Errors: kNotFound, kIo, kPeer, kInvalid (a hash that does not match).
   [[nodiscard]] virtual Result<TensorData> read(std::string_view tensor) = 0;
 };

@@ -48,6 +48,9 @@ Process::Process(const std::vector<std::string>& arguments,
   argv.push_back(nullptr);
   std::vector<char*> envp;
   for (const std::string& one : environment) envp.push_back(const_cast<char*>(one.c_str()));
+  // The tests' own weights are quantized each time, unless a test is about the cache.
+  std::string no_cache = "TANDEM_CACHE=off";
+  envp.push_back(no_cache.data());
   for (char** one = environ; *one != nullptr; ++one) envp.push_back(*one);
   envp.push_back(nullptr);
   pid_ = ::fork();

@@ -104,5 +104,25 @@ TEST(Failure, WithJsonItIsAnObjectOnStandardOutput) {
   EXPECT_EQ(object["error"]["message"], "no-such-model: there is no such model folder");
 }
 
+TEST(Bench, AProfileNamesThePartsOfAPass) {
+  const auto object = nlohmann::json::parse(tandem_ok(
+      {"bench", "--profile", "--json", "--prompt", "40", "--generate", "6", "--repeat", "1"}));
+  const auto& decode = object["profile"]["decode"];
+  EXPECT_EQ(decode["tokens"], 5) << "the first token comes from the prompt's pass";
+  std::string parts;
+  double share = 0;
+  for (const auto& part : decode["parts"]) {
+    parts += part["part"].get<std::string>() + "; ";
+    share += part["time_share"].get<double>();
+  }
+  EXPECT_EQ(
+      parts,
+      "boundary; norm; head; q, k, v; heads; attention; o; add; gate, up; activation; down; ");
+  EXPECT_NEAR(share, 1, 1e-9);
+  EXPECT_EQ(object["profile"]["prefill"]["tokens"], 40);
+  const Output refused = tandem({"bench", "--profile", "--local", "2"});
+  EXPECT_EQ(refused.code, 2);
+}
+
 }  // namespace
 }  // namespace tandem::cli_test

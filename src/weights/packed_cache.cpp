@@ -1,0 +1,201 @@
+#include "weights/packed_cache.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "weights/checksum.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
+namespace tandem::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSuffix = ".packed";
+
+// A whole file mapped to be read, and unmapped with the last matrix in it.
+struct Mapping {
+  const std::byte* bytes = nullptr;
+  uint64_t size = 0;
+
+  Mapping(int file, uint64_t length) {
+    void* memory = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return;
+    bytes = static_cast<const std::byte*>(memory);
+    size = length;
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    if (bytes != nullptr) ::munmap(const_cast<std::byte*>(bytes), size);
+  }
+
+  // Brings the pages in, many at a time: one by one, faults cost more than the checksum.
+  void populate(ThreadPool& pool) const {
+    constexpr uint64_t kPiece = uint64_t{8} << 20;
+    pool.split((size + kPiece - 1) / kPiece, 1, [&](uint64_t begin, uint64_t end) {
+      const uint64_t from = begin * kPiece;
+      ::madvise(const_cast<std::byte*>(bytes) + from, std::min(size, end * kPiece) - from,
+                MADV_POPULATE_READ);  // advice: without it they come when they are touched
+    });
+  }
+};
+
+struct Descriptor {
+  int value = -1;
+  explicit Descriptor(int descriptor) : value(descriptor) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (value >= 0) ::close(value);
+  }
+};
+
+struct Loaded {
+  std::optional<std::vector<kernels::PackedMatrix>> matrices;
+  std::string problem;  ///< why an entry that is there is not used
+  bool remove = false;  ///< and is of no use to anybody
+};
+
+Loaded refused(std::string problem, bool remove = true) {
+  return {std::nullopt, std::move(problem), remove};
+}
+
+Loaded read_entry(const fs::path& path, const Digest& key, std::span<const PackedShape> shapes,
+                  ThreadPool& pool) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.value < 0) return {};
+  struct stat status {};
+  if (::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode)) {
+    return refused("it is not a file", false);
+  }
+  if ((status.st_uid != ::geteuid() && status.st_uid != 0) || (status.st_mode & 022) != 0) {
+    return refused("others can write to it", false);
+  }
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (size < kMaxPackedHeader) return refused("it is too short");
+  const auto mapping = std::make_shared<const Mapping>(file.value, size);
+  if (mapping->bytes == nullptr) return refused("it can't be mapped", false);
+  const std::span<const std::byte> bytes(mapping->bytes, size);
+  const auto header = PackedHeader::parse(bytes.first(kMaxPackedHeader), size);
+  if (!header.ok()) return refused(header.error().message);
+  if (header->key != key || !std::ranges::equal(header->matrices, shapes)) {
+    return refused("it holds something else");
+  }
+  mapping->populate(pool);
+  if (checksum(bytes.subspan(header->data_offset()), pool) != header->content) {
+    return refused("its content is damaged");
+  }
+  ::futimens(file.value, nullptr);  // used now: what was used longest ago is dropped first
+  Loaded loaded;
+  loaded.matrices.emplace();
+  const auto places = header->places();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto* weights = reinterpret_cast<const uint8_t*>(mapping->bytes + places[i].weights);
+    const auto* scales = reinterpret_cast<const float*>(mapping->bytes + places[i].scales);
+    loaded.matrices->push_back(
+        {shapes[i].format, shapes[i].rows, shapes[i].columns,
+         Block<uint8_t>({weights, places[i].weight_bytes}, mapping),
+         Block<float>({scales, places[i].scale_bytes / sizeof(float)}, mapping)});
+  }
+  return loaded;
+}
+
+fs::path absolute_variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && value[0] == '/' ? fs::path(value) : fs::path();
+}
+
+}  // namespace
+
+fs::path cache_folder() {
+  if (fs::path own = absolute_variable("TANDEM_CACHE"); !own.empty()) return own;
+  const char* value = std::getenv("TANDEM_CACHE");  // NOLINT(concurrency-mt-unsafe)
+  if (value != nullptr && std::string_view(value) == "off") return {};
+  if (const fs::path cache = absolute_variable("XDG_CACHE_HOME"); !cache.empty()) {
+    return cache / "tandem";
+  }
+  const fs::path home = absolute_variable("HOME");
+  return home.empty() ? fs::path() : home / ".cache" / "tandem";
+}
+
+PackedCache::PackedCache(PackedCacheOptions options)
+    : options_(std::move(options)),  // File systems stamp with a clock that is a little behind.
+      started_(fs::file_time_type::clock::now() - std::chrono::seconds(1)) {}
+
+PackedCache::~PackedCache() {
+  stop_ = true;
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+fs::path PackedCache::path_of(const Digest& key) const {
+  return options_.folder / (hex(key) + kSuffix);
+}
+
+void PackedCache::notice(const std::string& line) const {
+  if (options_.notice) options_.notice("cache: " + line);
+}
+
+std::optional<std::vector<kernels::PackedMatrix>> PackedCache::load(
+    const Digest& key, std::span<const PackedShape> shapes, ThreadPool& pool) {
+  const fs::path path = path_of(key);
+  Loaded loaded = read_entry(path, key, shapes, pool);
+  if (!loaded.problem.empty()) {
+    notice(path.string() + ": " + loaded.problem +
+           (loaded.remove ? "; it is made again" : "; it is not used"));
+    if (loaded.remove) ::unlink(path.c_str());
+  }
+  return std::move(loaded.matrices);
+}
+
+uint64_t PackedCache::size_of(const Digest& key) const {
+  std::error_code code;
+  const uint64_t size = fs::file_size(path_of(key), code);
+  return code ? 0 : size;
+}
+
+PackedCache::Usage PackedCache::usage() const {
+  Usage usage;
+  std::error_code code;
+  for (fs::directory_iterator entry(options_.folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    if (entry->path().extension() != kSuffix) continue;
+    std::error_code ignored;
+    const uint64_t size = entry->file_size(ignored);
+    if (ignored) continue;
+    usage.bytes += size;
+    ++usage.files;
+  }
+  return usage;
+}
+
+PackedCache::Usage PackedCache::clear() {
+  Usage removed;
+  std::error_code code;
+  for (fs::directory_iterator entry(options_.folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    const fs::path extension = entry->path().extension();
+    if (extension != kSuffix && extension != ".writing") continue;
+    std::error_code ignored;
+    const uint64_t size = entry->file_size(ignored);
+    if (ignored || !fs::remove(entry->path(), ignored)) continue;
+    removed.bytes += size;
+    ++removed.files;
+  }
+  return removed;
+}
+
+}  // namespace tandem::weights
