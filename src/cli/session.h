@@ -23,6 +23,9 @@
 
 namespace tandem::cli {
 
+/// What --isa takes.
+std::vector<std::string> isa_names();
+
 /// Which model, and where its layers lie.
 struct ModelFlags {
   std::string model;

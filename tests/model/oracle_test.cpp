@@ -92,7 +92,7 @@ TEST_P(Oracle, TheReferenceAndTheFastKernelsGiveTheSameBitsAtEveryWidth) {
   Loaded reference = load(files, with(1, Isa::kScalar));
   auto whole = reference.stage->new_sequence();
   const std::vector<float> wanted = reference.logits(*whole, tokens);
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (!available(isa)) continue;
     Loaded model = load(files, with(2, isa));
     for (const size_t width : {1, 2, 5, 16, 48}) {
