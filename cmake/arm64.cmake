@@ -8,7 +8,7 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
 
-set(tandem_root ${CMAKE_CURRENT_LIST_DIR}/../build-arm64/root)
+cmake_path(SET tandem_root NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../build-arm64/root)
 set(CMAKE_FIND_ROOT_PATH ${tandem_root} /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
@@ -20,6 +20,7 @@ set(ENV{PKG_CONFIG_SYSROOT_DIR} ${tandem_root})
 
 # Headers that differ between processors lie in a folder that only a native compiler searches.
 set(CMAKE_CXX_FLAGS_INIT "-isystem ${tandem_root}/usr/include/aarch64-linux-gnu")
-set(tandem_link "-Wl,-rpath-link,${tandem_root}/usr/lib/aarch64-linux-gnu")
+# RPATH, not RUNPATH: it also finds the libraries that libraries need.
+set(tandem_libraries ${tandem_root}/usr/lib/aarch64-linux-gnu)
 set(CMAKE_EXE_LINKER_FLAGS_INIT
-    "${tandem_link} -Wl,-rpath,${tandem_root}/usr/lib/aarch64-linux-gnu")
+    "-Wl,--disable-new-dtags,-rpath,${tandem_libraries},-rpath-link,${tandem_libraries}")
