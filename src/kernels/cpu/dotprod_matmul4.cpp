@@ -37,7 +37,7 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
       for (int g = 0; g < 2; ++g) {
         int32x4_t group_low[Tokens][Quads];
         int32x4_t group_high[Tokens][Quads];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 4
           for (int q = 0; q < Quads; ++q) group_low[t][q] = group_high[t][q] = vdupq_n_s32(0);
@@ -54,7 +54,7 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
                            w.high + step * 256 + chunk / 2 * 64 + q * 16, chunk, first[q],
                            second[q]);
           }
-#pragma GCC unroll 8
+#pragma GCC unroll 4
           for (int t = 0; t < Tokens; ++t) {
             const int8x16_t planes =
                 load_signed(x.planes + t * x.token_bytes + step * kStepX + chunk * 16);
@@ -72,7 +72,7 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
         }
         int32x4_t scale[Quads];
         widen<Quads>(load_scales<Format, Quads>(w.scales, step, static_cast<size_t>(g)), scale);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 4
           for (int q = 0; q < Quads; ++q) {
@@ -94,8 +94,8 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
   }
 }
 
-// Few tokens take the whole tile, more of them half of it at a time. From three on the sums over
-// groups leave the registers; they are touched once a group.
+// A lone token takes the whole tile, more of them half of it at a time. More than four would save
+// little: the sums over groups leave the registers, and are loaded and stored once a group.
 template <WeightFormat Format, int Tokens>
 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* ahead) {
   if constexpr (Tokens == 1) {
@@ -107,8 +107,8 @@ void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* 
 }
 
 template <WeightFormat Format>
-constexpr Block kBlocks[6] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
-                              block<Format, 4>, block<Format, 5>, block<Format, 6>};
+constexpr Block kBlocks[4] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
+                              block<Format, 4>};
 
 }  // namespace
 

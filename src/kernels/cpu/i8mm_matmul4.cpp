@@ -44,7 +44,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         int32x4_t group[Tokens][kPairs];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 8
           for (int p = 0; p < kPairs; ++p) group[t][p] = vdupq_n_s32(0);
@@ -65,7 +65,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
             pairs[2 * q] = vreinterpretq_s8_s32(vzip1q_s32(a, b));
             pairs[2 * q + 1] = vreinterpretq_s8_s32(vzip2q_s32(a, b));
           }
-#pragma GCC unroll 8
+#pragma GCC unroll 4
           for (int t = 0; t < Tokens; ++t) {
             const int8x16_t planes =
                 load_signed(x.planes + t * x.token_bytes + step * kStepX + chunk * 16);
@@ -78,7 +78,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
         int32x4_t scale[kPairs];
         widen_pairs<Quads>(load_scales<Format, Quads>(w.scales, step, static_cast<size_t>(g)),
                            scale);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 8
           for (int p = 0; p < kPairs; ++p) {
@@ -103,8 +103,8 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
   }
 }
 
-// Few tokens take the whole tile, more of them half of it at a time. From three on the sums over
-// groups leave the registers; they are touched once a group.
+// A lone token takes the whole tile, more of them half of it at a time. More than four would save
+// little: the sums over groups leave the registers, and are loaded and stored once a group.
 template <WeightFormat Format, int Tokens>
 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* ahead) {
   if constexpr (Tokens == 1) {
@@ -116,8 +116,8 @@ void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* 
 }
 
 template <WeightFormat Format>
-constexpr Block kBlocks[6] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
-                              block<Format, 4>, block<Format, 5>, block<Format, 6>};
+constexpr Block kBlocks[4] = {block<Format, 1>, block<Format, 2>, block<Format, 3>,
+                              block<Format, 4>};
 
 }  // namespace
 
