@@ -4,7 +4,7 @@
 //
 // A group of 16 rows, 512 products of a token, takes 32 smmla (4 for 64 products) and 8
 // multiply-adds by the scale, at 4 bits 4 more for the minimum; unpacking takes 4 instructions for
-// 32 weights at 4 bits and 12 at 6, shared by a block's tokens.
+// 32 weights at 4 bits and 9 at 6, shared by a block's tokens.
 #include "kernels/cpu/neon_matmul4.h"
 
 #if defined(__aarch64__)
@@ -27,15 +27,9 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
   const Prepared x(o.in, token);
   const uint32_t steps = o.in.padded / 64;
   Sums total[Tokens][Quads];
-  if constexpr (Format == WeightFormat::k4) {
-    start_totals<Tokens, Quads>(w, x, steps, total);
-  } else {
-    for (int t = 0; t < Tokens; ++t) {
-      for (int q = 0; q < Quads; ++q) total[t][q] = zero_sums();
-    }
-  }
-  for (uint32_t begin = 0; begin < steps; begin += kSegment) {
-    const uint32_t end = std::min(begin + kSegment, steps);
+  start_totals<Format, Tokens, Quads>(w, x, steps, total);
+  for (uint32_t begin = 0; begin < steps; begin += kSegment<Format>) {
+    const uint32_t end = std::min(begin + kSegment<Format>, steps);
     int32x4_t sums[Tokens][kPairs];
     for (int t = 0; t < Tokens; ++t) {
       for (int p = 0; p < kPairs; ++p) sums[t][p] = vdupq_n_s32(0);
@@ -95,12 +89,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
       }
     }
   }
-  for (int t = 0; t < Tokens; ++t) {
-    for (int q = 0; q < Quads; ++q) {
-      store_quad(o, tile, quad + static_cast<uint32_t>(q), token + static_cast<uint32_t>(t),
-                 total[t][q]);
-    }
-  }
+  store_totals<Format, Tokens, Quads>(o, tile, quad, token, total);
 }
 
 // A lone token takes the whole tile, more of them half of it at a time. More than four would save

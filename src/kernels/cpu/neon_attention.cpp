@@ -117,8 +117,8 @@ RowMass weigh_row(const CacheView& cache, const AttentionTask& task, const Atten
     for (uint32_t i = 0; i < 4; ++i) {
       mask[i] = lane_mask(bits >> (4 * i));
       // Up to 2^31, as an unsigned number.
-      const uint32x4_t distance =
-          vreinterpretq_u32_s32(vsubq_s32(vdupq_n_s32(most), vld1q_s32(place + i * 4)));
+      const uint32x4_t distance = vsubq_u32(vdupq_n_u32(static_cast<uint32_t>(most)),
+                                            vreinterpretq_u32_s32(vld1q_s32(place + i * 4)));
       const int32x4_t k = vreinterpretq_s32_u32(vshrq_n_u32(distance, 16));
       m[i] = vandq_u32(mask[i], exp2_fraction(vandq_u32(distance, vdupq_n_u32(65535))));
       // Shifts take a signed byte.
@@ -135,10 +135,11 @@ RowMass weigh_row(const CacheView& cache, const AttentionTask& task, const Atten
     uint16x4_t low[4];
     uint16x4_t high[4];
     for (uint32_t i = 0; i < 4; ++i) {
-      // Lanes that hold no position: INT_MAX minus a negative base wraps, so the mask decides.
-      const int32x4_t down = vsubq_s32(shift[i], vdupq_n_s32(base));
-      const uint32x4_t heavy = vandq_u32(mask[i], vcltq_s32(down, vdupq_n_s32(24)));
-      const uint32x4_t weight = vandq_u32(heavy, vrshlq_u32(vshlq_n_u32(m[i], 7), vnegq_s32(down)));
+      // Lanes that hold no position: a negative base minus INT_MAX wraps, so the mask decides.
+      const int32x4_t up = vreinterpretq_s32_u32(
+          vsubq_u32(vdupq_n_u32(static_cast<uint32_t>(base)), vreinterpretq_u32_s32(shift[i])));
+      const uint32x4_t heavy = vandq_u32(mask[i], vcgtq_s32(up, vdupq_n_s32(-24)));
+      const uint32x4_t weight = vandq_u32(heavy, vrshlq_u32(vshlq_n_u32(m[i], 7), up));
       low[i] = vmovn_u32(vandq_u32(weight, vdupq_n_u32(4095)));
       high[i] = vshrn_n_u32(weight, 12);
     }

@@ -1,8 +1,10 @@
 // What the 4- and 6-bit products of the sets dotprod and i8mm share. With x = 256 * high + low,
 //   4 bits: sum w x = sum over groups of scale * (256 * sum q high + sum q low) - 8 minimum * sum x
-//   6 bits: the same with the signed byte q - 32 for q, and no minimum.
-// A group's plane sum is at most 32 * 32 * 128 (6 bits; 4 bits: 32 * 15 * 128), times a scale of at
-// most 127 (63): 4096 columns add up to at most 128 * 131072 * 127 = 2,130,706,432 < 2^31.
+//   6 bits: the same with the signed byte 4 (q - 32) for q, no minimum, and a quarter of the
+//   result.
+// At 6 bits a group's plane sum is at most 32 * 128 * 128, times a scale of at most 127: 32 groups
+// add up to at most 2,130,706,432 < 2^31. At 4 bits it is at most 32 * 15 * 128, times 63: 128
+// groups add up to 495,452,160. Sums are widened after that many.
 #pragma once
 
 #if defined(__aarch64__)
@@ -14,7 +16,9 @@ namespace {
 
 inline constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
 inline constexpr size_t kStepX = 128;      // of planes for 64 columns
-inline constexpr uint32_t kSegment = 64;   // steps of 64 columns until a sum is widened
+// Steps of 64 columns until a sum is widened.
+template <WeightFormat Format>
+inline constexpr uint32_t kSegment = Format == WeightFormat::k4 ? 64 : 16;
 
 // Where a part of a tile lies: `Quads` quads from `quad` on.
 struct PackedPart {
@@ -62,25 +66,30 @@ inline void widen(uint8x16_t bytes, int32x4_t* vectors) {
   }
 }
 
-// Quants of a quad of a chunk: its columns 0 to 3 and 4 to 7, bytes [row][column].
+// Quants of a quad of a chunk, at 6 bits 4 (q - 32): its columns 0 to 3 and 4 to 7, bytes
+// [row][column].
 template <WeightFormat Format>
 inline void unpack(const uint8_t* low, const uint8_t* high, int chunk, int8x16_t& first,
                    int8x16_t& second) {
   const uint8x16_t bytes = vld1q_u8(low);
-  uint8x16_t lower = vandq_u8(bytes, vdupq_n_u8(15));
-  uint8x16_t upper = vshrq_n_u8(bytes, 4);
-  if constexpr (Format == WeightFormat::k6) {
+  uint8x16_t lower;
+  uint8x16_t upper;
+  if constexpr (Format == WeightFormat::k4) {
+    lower = vandq_u8(bytes, vdupq_n_u8(15));
+    upper = vshrq_n_u8(bytes, 4);
+  } else {
+    // Six bits at the top of a byte: two inserted above or kept from the high bits, four below;
+    // then turning the top bit subtracts 32 quants.
     const uint8x16_t bits = vld1q_u8(high);
-    const uint8x16_t top = vdupq_n_u8(0x30);
     if (chunk % 2 == 0) {
-      lower = vorrq_u8(lower, vandq_u8(vshlq_n_u8(bits, 4), top));
-      upper = vorrq_u8(upper, vandq_u8(vshlq_n_u8(bits, 2), top));
+      lower = vsliq_n_u8(vshlq_n_u8(bytes, 2), bits, 6);
+      upper = vsriq_n_u8(vshlq_n_u8(bits, 4), bytes, 2);
     } else {
-      lower = vorrq_u8(lower, vandq_u8(bits, top));
-      upper = vorrq_u8(upper, vandq_u8(vshrq_n_u8(bits, 2), top));
+      lower = vsriq_n_u8(vshlq_n_u8(bits, 2), vshlq_n_u8(bytes, 4), 2);
+      upper = vsriq_n_u8(bits, bytes, 2);
     }
-    lower = vsubq_u8(lower, vdupq_n_u8(32));
-    upper = vsubq_u8(upper, vdupq_n_u8(32));
+    lower = veorq_u8(lower, vdupq_n_u8(0x80));
+    upper = veorq_u8(vandq_u8(upper, vdupq_n_u8(0xfc)), vdupq_n_u8(0x80));
   }
   first = vreinterpretq_s8_u8(lower);
   second = vreinterpretq_s8_u8(upper);
@@ -98,15 +107,16 @@ struct Prepared {
         token_bytes(planes_bytes(in.padded)) {}
 };
 
-// total = - sum over groups of 8 minimum * sum x, a 32-bit product a row and group. Sums are
-// widened every 32 groups: 32 * 63 * 32 * 32639 = 2,105,607,168 < 2^31.
-template <int Tokens, int Quads>
+// total = - sum over groups of 8 minimum * sum x, at 4 bits: a 32-bit product a row and group. Sums
+// are widened every 32 groups: 32 * 63 * 32 * 32639 = 2,105,607,168 < 2^31.
+template <WeightFormat Format, int Tokens, int Quads>
 inline void start_totals(const PackedPart& part, const Prepared& x, uint32_t steps,
                          Sums (*total)[Quads]) {
   constexpr uint32_t kWiden = 16;  // steps
   for (int t = 0; t < Tokens; ++t) {
     for (int q = 0; q < Quads; ++q) total[t][q] = zero_sums();
   }
+  if constexpr (Format == WeightFormat::k6) return;
   for (uint32_t begin = 0; begin < steps; begin += kWiden) {
     const uint32_t end = std::min(begin + kWiden, steps);
     int32x4_t sums[Tokens][Quads];
@@ -141,6 +151,22 @@ inline void start_totals(const PackedPart& part, const Prepared& x, uint32_t ste
     for (int q = 0; q < Quads; ++q) {
       total[t][q].first = vnegq_s64(vshlq_n_s64(total[t][q].first, 3));
       total[t][q].second = vnegq_s64(vshlq_n_s64(total[t][q].second, 3));
+    }
+  }
+}
+
+// Results of a part from its totals.
+template <WeightFormat Format, int Tokens, int Quads>
+inline void store_totals(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint32_t token,
+                         Sums (*total)[Quads]) {
+  for (int t = 0; t < Tokens; ++t) {
+    for (int q = 0; q < Quads; ++q) {
+      if constexpr (Format == WeightFormat::k6) {
+        total[t][q].first = vshrq_n_s64(total[t][q].first, 2);
+        total[t][q].second = vshrq_n_s64(total[t][q].second, 2);
+      }
+      store_quad(o, tile, quad + static_cast<uint32_t>(q), token + static_cast<uint32_t>(t),
+                 total[t][q]);
     }
   }
 }
