@@ -3,9 +3,9 @@
 //   sum w x = 256 * sum w high + sum w low.
 // |sum| <= 65536 * 127 * 128 = 1,065,353,216 < 2^31, so no plane's 32-bit sum overflows.
 //
-// 64 products of a token (16 rows, 4 columns) take 8 sdot; with a block of 6 tokens also 0.7
-// loads of weights, 0.7 exclusive ors and 1 load of activations, 10.3 instructions in all; a lone
-// token 4 + 4 + 0.5, 16.5 in all for 64 bytes of weights.
+// 64 products of a token (16 rows, 4 columns) take 8 sdot. A block of 6 tokens adds 0.7 loads of
+// weights, 0.7 exclusive ors and 1 load of activations to that, a lone token 4, 4 and 0.5, for 64
+// bytes of weights. docs/performance.md has the whole counts.
 #include "kernels/cpu/neon_matmul.h"
 
 #if defined(__aarch64__)

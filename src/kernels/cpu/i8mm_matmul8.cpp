@@ -3,10 +3,9 @@
 //   sum w x = 256 * sum (w + 128) high + sum (w + 128) low - 128 * sum x
 // |sum| <= 65536 * 255 * 128 < 2^31, so no plane's 32-bit sum overflows.
 //
-// 64 products of a token (8 rows, 8 columns) take 4 usmmla; with a block of 6 tokens also 0.7 loads
-// of weights, 0.7 interleavings (two rows of four columns become one of eight) and 1 load of
-// activations, 6.3 instructions in all; a lone token 4 + 4 + 0.5, 12.5 in all for 64 bytes of
-// weights.
+// 64 products of a token (8 rows, 8 columns) take 4 usmmla. A block of 6 tokens adds 0.7 loads of
+// weights, 0.7 interleavings (two rows of four columns become one of eight) and 1 load of
+// activations to that, a lone token 4, 4 and 0.5, for 64 bytes of weights.
 #include "kernels/cpu/neon_matmul.h"
 
 #if defined(__aarch64__)
