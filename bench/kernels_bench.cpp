@@ -220,15 +220,12 @@ int main(int argc, char** argv) {
   const std::string_view isa = argc > 1 ? argv[1] : "avx512";
   const auto threads = static_cast<uint32_t>(argc > 2 ? std::atoi(argv[2]) : 2);
   const std::string_view part = argc > 3 ? argv[3] : "";
-  const CpuFeatures features = cpu_features();
-  const CpuKernels* set = nullptr;
-  if (isa == "scalar") set = &scalar_kernels();
-  if (isa == "avx2" && features.avx2) set = avx2_kernels();
-  if (isa == "avx512" && features.avx512) set = avx512_kernels();
-  if (set == nullptr) {
-    std::fprintf(stderr, "no such instruction set here\n");
+  const Result<const CpuKernels*> found = find_kernels(isa);
+  if (!found) {
+    std::fprintf(stderr, "%s\n", found.error().message.c_str());
     return 1;
   }
+  const CpuKernels* set = *found;
   AlignedArray<uint8_t> memory(size_t{1} << 28);
   std::memset(memory.data(), 1, memory.size());
   double peak = 0;

@@ -90,6 +90,12 @@ void ModelFlags::add_model(Flags& flags) {
             "folder of the model (default: $TANDEM_MODEL or storyteller)");
 }
 
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const model::Isa isa : model::kIsas) names.emplace_back(model::name(isa));
+  return names;
+}
+
 void ModelFlags::add_all(Flags& flags) {
   add_model(flags);
   flags.add("--workers", "HOST:PORT,...", workers, "workers that hold layers, in their order");
@@ -99,8 +105,8 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
   flags.add("--threads", "N", threads, 1, 256,
             "threads (default: one a core; with --local the cores shared out)");
-  flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
-                   "best, scalar, avx2 or avx512: the answer is the same");
+  flags.add_choice("--isa", "SET", isa, isa_names(),
+                   "instruction set of the kernels (default: best); the answer is the same");
   add_cache_flag(flags, cache);
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }

@@ -25,6 +25,9 @@
 
 namespace tandem::cli {
 
+/// What --isa takes.
+std::vector<std::string> isa_names();
+
 /// Which model, and where its layers lie.
 struct ModelFlags {
   std::string model;

@@ -48,8 +48,8 @@ int worker_command(Arguments arguments) {
   flags.add("--threads", "N", threads, 1, 256, "threads (default: one a core)");
   flags.add("--models", "DIR", models,
             "folder of models held here already; others come from the host");
-  flags.add_choice("--isa", "SET", isa, {"best", "scalar", "avx2", "avx512"},
-                   "best, scalar, avx2 or avx512: the answer is the same");
+  flags.add_choice("--isa", "SET", isa, isa_names(),
+                   "instruction set of the kernels (default: best); the answer is the same");
   add_cache_flag(flags, cache);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");

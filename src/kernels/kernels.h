@@ -81,7 +81,7 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend() = default;
 
-  /// "scalar", "avx2", "avx512", …
+  /// "scalar", "avx2", "avx512", "neon", …
   [[nodiscard]] virtual std::string_view isa() const = 0;
 
   // What lives as long as the model. Errors: kMemory.
@@ -138,8 +138,11 @@ class Backend {
 
 /// Which instruction sets this machine runs.
 struct CpuFeatures {
-  bool avx2 = false;    ///< AVX2 and F16C
-  bool avx512 = false;  ///< AVX-512 F, BW, DQ, VL and VNNI
+  bool avx2 = false;     ///< AVX2 and F16C
+  bool avx512 = false;   ///< AVX-512 F, BW, DQ, VL and VNNI
+  bool neon = false;     ///< AArch64, every processor of which has NEON
+  bool dotprod = false;  ///< NEON's 8-bit dot products (FEAT_DotProd)
+  bool i8mm = false;     ///< NEON's 8-bit matrix products (FEAT_I8MM), and dotprod
 };
 CpuFeatures cpu_features();
 

@@ -294,28 +294,10 @@ constexpr Step kSteps[] = {
     {"attention", run_attention, "c695df82bb7cc614"},
 };
 
-Result<const CpuKernels*> find_set(std::string_view isa) {
-  const CpuFeatures features = cpu_features();
-  const CpuKernels* set = nullptr;
-  if (isa == "scalar") {
-    set = &cpu::scalar_kernels();
-  } else if (isa == "avx2") {
-    set = features.avx2 ? cpu::avx2_kernels() : nullptr;
-  } else if (isa == "avx512") {
-    set = features.avx512 ? cpu::avx512_kernels() : nullptr;
-  } else {
-    return invalid("unknown instruction set '" + std::string(isa) + "': scalar, avx2 or avx512");
-  }
-  if (set == nullptr) {
-    return unsupported("this machine or build has no " + std::string(isa) + " kernels");
-  }
-  return set;
-}
-
 }  // namespace
 
 Result<SelfTestReport> self_test_report(std::string_view isa) {
-  TANDEM_ASSIGN(const CpuKernels* set, find_set(isa));
+  TANDEM_ASSIGN(const CpuKernels* set, cpu::find_kernels(isa));
   SelfTestReport report;
   report.isa = isa;
   for (const Step& step : kSteps) {
@@ -334,9 +316,9 @@ Result<SelfTestReport> self_test_report(std::string_view isa) {
 
 std::vector<SelfTestReport> self_test_reports() {
   std::vector<SelfTestReport> reports;
-  for (const std::string_view isa : {"scalar", "avx2", "avx512"}) {
-    if (Result<SelfTestReport> report = self_test_report(isa)) {
-      reports.push_back(std::move(*report));
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (Result<SelfTestReport> report = self_test_report(set.name)) {
+      reports.insert(reports.begin(), std::move(*report));
     }
   }
   return reports;

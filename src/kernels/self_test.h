@@ -19,7 +19,7 @@ struct SelfTestReport {
   [[nodiscard]] bool ok() const { return differs.empty(); }
 };
 
-/// Runs each step of the set "scalar", "avx2" or "avx512" on known cases, ragged shapes and
+/// Runs each step of a set (cpu::kernel_sets) on known cases, ragged shapes and
 /// extremes among them, and compares the bits with answers stored in the program, so that a
 /// reference that was compiled wrongly is found as well. A few milliseconds. Errors: kUnsupported
 /// if this machine or build has no such set, kInvalid for an unknown name.

@@ -176,16 +176,23 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kDotprod:
+      return "dotprod";
+    case Isa::kI8mm:
+      return "i8mm";
   }
   return "unknown";
 }
 
 Result<Isa> parse_isa(std::string_view text) {
-  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  std::string names;
+  for (const Isa isa : kIsas) {
     if (text == name(isa)) return isa;
+    names += (names.empty() ? "" : ", ") + std::string(name(isa));
   }
-  return invalid("unknown instruction set '" + std::string(text) +
-                 "': scalar, avx2, avx512 or best");
+  return invalid("unknown instruction set '" + std::string(text) + "': " + names);
 }
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageOptions& options,

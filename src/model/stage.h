@@ -30,7 +30,9 @@ namespace tandem::model {
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
-enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm };
+inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,
+                                Isa::kNeon, Isa::kDotprod, Isa::kI8mm};
 
 /// How to load a stage.
 struct StageOptions {
@@ -48,7 +50,7 @@ struct StageOptions {
   std::shared_ptr<kernels::Profile> profile;
 };
 
-/// "scalar", "avx2", "avx512" or "best".
+/// "best", or a set's name: "scalar", "avx2", …
 std::string_view name(Isa isa);
 /// Error kInvalid: not one of these names.
 Result<Isa> parse_isa(std::string_view text);

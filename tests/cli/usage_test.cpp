@@ -52,7 +52,9 @@ TEST(WrongUse, EndsWith2AndTheReason) {
       {{"run", "--temperature", "warm", "Hi"}, "--temperature"},
       {{"run", "--top-p", "2", "Hi"}, "top_p is 2; expected 0 to 1"},
       {{"run", "--weights", "5", "Hi"}, "--weights is '5'; expected one of 8, 4"},
-      {{"run", "--isa", "sse", "Hi"}, "--isa is 'sse'; expected one of best, scalar, avx2, avx512"},
+      {{"run", "--isa", "sse", "Hi"},
+       "--isa is 'sse'; expected one of best, scalar, avx2, avx512, "
+       "neon, dotprod, i8mm"},
       {{"run", "--split", "0-11", "Hi"}, "--split needs --workers or --local"},
       {{"run", "--local", "2", "--workers", "a:1", "Hi"}, "exclude each other"},
       {{"run", "--seed", "-3", "Hi"}, "--seed is '-3'; expected a whole number"},

@@ -17,9 +17,9 @@ namespace tandem::kernels::cpu {
 /// The tables that this machine can run, the reference left out.
 inline std::vector<const CpuKernels*> fast_sets() {
   std::vector<const CpuKernels*> sets;
-  const CpuFeatures features = cpu_features();
-  if (features.avx2 && avx2_kernels() != nullptr) sets.push_back(avx2_kernels());
-  if (features.avx512 && avx512_kernels() != nullptr) sets.push_back(avx512_kernels());
+  for (const KernelSet& set : kernel_sets()) {
+    if (set.kernels != nullptr && set.kernels != &scalar_kernels()) sets.push_back(set.kernels);
+  }
   return sets;
 }
 

@@ -2,11 +2,11 @@
 // that uses the instructions carries its attribute; no file is compiled with instruction-set flags.
 #pragma once
 
+#include "kernels/cpu/cpu_kernels.h"
+
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-
-#include "kernels/cpu/cpu_kernels.h"
 
 #define TANDEM_AVX2 __attribute__((target("avx2,f16c")))
 

@@ -4,11 +4,11 @@
 // that a machine lacks.
 #pragma once
 
+#include "kernels/cpu/cpu_kernels.h"
+
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-
-#include "kernels/cpu/cpu_kernels.h"
 
 #define TANDEM_AVX512 \
   __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))

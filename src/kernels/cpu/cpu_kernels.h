@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "arithmetic/format.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/rope.h"
 #include "base/aligned.h"
+#include "base/result.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels::cpu {
@@ -119,5 +122,21 @@ const CpuKernels& scalar_kernels();
 /// Null where the build has no such set (another processor family).
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const CpuKernels* neon_kernels();
+const CpuKernels* dotprod_kernels();
+const CpuKernels* i8mm_kernels();
+
+/// A set by name; null where this machine or build has none.
+struct KernelSet {
+  const char* name;
+  const CpuKernels* kernels;
+};
+/// Every set that there is, the fastest of a processor family first and the reference last.
+std::span<const KernelSet> kernel_sets();
+/// The names of all sets, for messages: "i8mm, dotprod, …, scalar".
+std::string kernel_set_names();
+/// A set of this machine by its name. Errors: kUnsupported if this machine or build has no such
+/// set, kInvalid for an unknown name.
+Result<const CpuKernels*> find_kernels(std::string_view name);
 
 }  // namespace tandem::kernels::cpu
