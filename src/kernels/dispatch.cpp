@@ -35,6 +35,9 @@ CpuFeatures cpu_features() {
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
 #endif
+#if defined(__wasm_simd128__)
+  features.simd128 = true;  // a host without it does not load the module
+#endif
   return features;
 }
 
@@ -48,6 +51,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
   const Candidate candidates[] = {
       {"avx512", features.avx512 ? cpu::avx512_kernels() : nullptr},
       {"avx2", features.avx2 ? cpu::avx2_kernels() : nullptr},
+      {"simd128", features.simd128 ? cpu::simd128_kernels() : nullptr},
       {"scalar", &cpu::scalar_kernels()},
   };
   // The fastest set, or the named one, that answers its known cases rightly. A set that does not is
@@ -71,7 +75,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(std::string_view isa,
   }
   if (!known) {
     return invalid("unknown instruction set '" + std::string(isa) +
-                   "': scalar, avx2, avx512 or best");
+                   "': scalar, avx2, avx512, simd128 or best");
   }
   return refused;
 }

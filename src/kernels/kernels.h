@@ -138,8 +138,9 @@ class Backend {
 
 /// Which instruction sets this machine runs.
 struct CpuFeatures {
-  bool avx2 = false;    ///< AVX2 and F16C
-  bool avx512 = false;  ///< AVX-512 F, BW, DQ, VL and VNNI
+  bool avx2 = false;     ///< AVX2 and F16C
+  bool avx512 = false;   ///< AVX-512 F, BW, DQ, VL and VNNI
+  bool simd128 = false;  ///< WebAssembly's 128-bit vectors
 };
 CpuFeatures cpu_features();
 

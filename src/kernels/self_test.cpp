@@ -5,12 +5,12 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "arithmetic/attention.h"
 #include "arithmetic/rope.h"
 #include "base/hash.h"
+#include "base/mutex.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/kernels.h"
@@ -303,8 +303,11 @@ Result<const CpuKernels*> find_set(std::string_view isa) {
     set = features.avx2 ? cpu::avx2_kernels() : nullptr;
   } else if (isa == "avx512") {
     set = features.avx512 ? cpu::avx512_kernels() : nullptr;
+  } else if (isa == "simd128") {
+    set = features.simd128 ? cpu::simd128_kernels() : nullptr;
   } else {
-    return invalid("unknown instruction set '" + std::string(isa) + "': scalar, avx2 or avx512");
+    return invalid("unknown instruction set '" + std::string(isa) +
+                   "': scalar, avx2, avx512 or simd128");
   }
   if (set == nullptr) {
     return unsupported("this machine or build has no " + std::string(isa) + " kernels");
@@ -334,7 +337,7 @@ Result<SelfTestReport> self_test_report(std::string_view isa) {
 
 std::vector<SelfTestReport> self_test_reports() {
   std::vector<SelfTestReport> reports;
-  for (const std::string_view isa : {"scalar", "avx2", "avx512"}) {
+  for (const std::string_view isa : {"scalar", "avx2", "avx512", "simd128"}) {
     if (Result<SelfTestReport> report = self_test_report(isa)) {
       reports.push_back(std::move(*report));
     }
@@ -343,7 +346,7 @@ std::vector<SelfTestReport> self_test_reports() {
 }
 
 Status self_test(std::string_view isa) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, Status, std::less<>> results;
   const std::lock_guard lock(mutex);
   const auto found = results.find(isa);

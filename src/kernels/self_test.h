@@ -19,8 +19,8 @@ struct SelfTestReport {
   [[nodiscard]] bool ok() const { return differs.empty(); }
 };
 
-/// Runs each step of the set "scalar", "avx2" or "avx512" on known cases, ragged shapes and
-/// extremes among them, and compares the bits with answers stored in the program, so that a
+/// Runs each step of the set "scalar", "avx2", "avx512" or "simd128" on known cases, ragged shapes
+/// and extremes among them, and compares the bits with answers stored in the program, so that a
 /// reference that was compiled wrongly is found as well. A few milliseconds. Errors: kUnsupported
 /// if this machine or build has no such set, kInvalid for an unknown name.
 Result<SelfTestReport> self_test_report(std::string_view isa);

@@ -164,16 +164,18 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kSimd128:
+      return "simd128";
   }
   return "unknown";
 }
 
 Result<Isa> parse_isa(std::string_view text) {
-  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kSimd128}) {
     if (text == name(isa)) return isa;
   }
   return invalid("unknown instruction set '" + std::string(text) +
-                 "': scalar, avx2, avx512 or best");
+                 "': scalar, avx2, avx512, simd128 or best");
 }
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageOptions& options,

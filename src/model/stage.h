@@ -23,7 +23,7 @@ namespace tandem::model {
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
-enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kSimd128 };
 
 /// How to load a stage.
 struct StageOptions {
@@ -37,7 +37,7 @@ struct StageOptions {
   std::shared_ptr<ThreadPool> pool;
 };
 
-/// "scalar", "avx2", "avx512" or "best".
+/// "scalar", "avx2", "avx512", "simd128" or "best".
 std::string_view name(Isa isa);
 /// Error kInvalid: not one of these names.
 Result<Isa> parse_isa(std::string_view text);

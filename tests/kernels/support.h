@@ -20,6 +20,7 @@ inline std::vector<const CpuKernels*> fast_sets() {
   const CpuFeatures features = cpu_features();
   if (features.avx2 && avx2_kernels() != nullptr) sets.push_back(avx2_kernels());
   if (features.avx512 && avx512_kernels() != nullptr) sets.push_back(avx512_kernels());
+  if (features.simd128) sets.push_back(simd128_kernels());
   return sets;
 }
 

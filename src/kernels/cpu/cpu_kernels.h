@@ -119,5 +119,6 @@ const CpuKernels& scalar_kernels();
 /// Null where the build has no such set (another processor family).
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const CpuKernels* simd128_kernels();
 
 }  // namespace tandem::kernels::cpu
