@@ -14,7 +14,7 @@ set(CMAKE_CXX_FLAGS_INIT
 # --no-check-features: Debian's libc and libc++ were built without threads. What they don't lock is
 # locked by web/runtime.cpp (malloc) or used on the engine's thread only.
 # --stack-first: a stack that grows too far traps instead of running into data.
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-mexec-model=reactor -Wl,--import-memory,--shared-memory,--no-check-features,--stack-first,-z,stack-size=1048576,--initial-memory=16777216,--max-memory=4294967296,--export=__stack_pointer,--export=__wasm_init_tls,--export=__tls_size,--export=__tls_align,--wrap=malloc,--wrap=free,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=posix_memalign")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-mexec-model=reactor -Wl,--import-memory,--shared-memory,--no-check-features,--stack-first,-z,stack-size=1048576,--initial-memory=4194304,--max-memory=4294967296,--export=__stack_pointer,--export=__wasm_init_tls,--export=__tls_size,--export=__tls_align,--wrap=malloc,--wrap=free,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=posix_memalign")
 # -O0 for the link alone: from -O1 on, clang runs whatever wasm-opt it finds, and old ones reject
 # what this one writes.
 set(CMAKE_CXX_LINK_EXECUTABLE

@@ -19,6 +19,7 @@ import { startHelper, systemImports } from "./host.mjs";
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 const pageBytes = 65536;
+const initialPages = 64; // what the module was linked for
 
 export class Tandem {
   #helpers = [];
@@ -34,7 +35,7 @@ export class Tandem {
     const tandem = new Tandem();
     const module = wasm instanceof WebAssembly.Module ? wasm : await WebAssembly.compile(wasm);
     const maximum = Math.floor(maximumBytes / pageBytes);
-    tandem.memory = new WebAssembly.Memory({ initial: 256, maximum, shared: true });
+    tandem.memory = new WebAssembly.Memory({ initial: initialPages, maximum, shared: true });
     tandem.files = [];
     tandem.progress = () => true;
     const instance = await WebAssembly.instantiate(module, {

@@ -1,0 +1,12 @@
+// Runs a module of unit tests in Node:
+//   node units.mjs MODULE THREADS
+import fs from "node:fs";
+import { Tandem } from "../../web/tandem.mjs";
+
+const [wasm, threads] = process.argv.slice(2);
+let output = "";
+const tandem = await Tandem.start({
+  wasm: fs.readFileSync(wasm), threads: Number(threads), write: (text) => { output += text; } });
+const result = tandem.exports.run_tests();
+console.log(output);
+process.exit(result);
