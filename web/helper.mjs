@@ -10,7 +10,7 @@ const nothing = new Proxy({}, { get: () => () => { throw new Error("not on a hel
 const { exports } = await WebAssembly.instantiate(module, {
   env: { memory },
   tandem: nothing,
-  wasi_snapshot_preview1: systemImports(memory),
+  wasi_snapshot_preview1: systemImports(module, memory),
 });
 const top = block + exports.tandem_helper_stack_bytes();
 exports.__stack_pointer.value = top;

@@ -3,13 +3,13 @@
 
 export const inNode = typeof process !== "undefined" && !!process.versions?.node;
 
-/** The imports that C++'s library leaves: messages go to `write`, there are no files. */
-export function systemImports(memory, write = console.error) {
+/** The imports that C++'s library leaves: messages go to `write`, everything else is not there. */
+export function systemImports(module, memory, write = console.error) {
   const view = () => new DataView(memory.buffer);
   const decoder = new TextDecoder();
   const ok = 0;
   const badFile = 8;
-  return {
+  const known = {
     fd_write(file, pieces, count, written) {
       let text = "";
       let bytes = 0;
@@ -24,10 +24,6 @@ export function systemImports(memory, write = console.error) {
       if (text.length > 0) write(text, file);
       return ok;
     },
-    fd_close: () => badFile,
-    fd_seek: () => badFile,
-    fd_read: () => badFile,
-    fd_fdstat_get: () => badFile,
     environ_sizes_get(count, bytes) {
       view().setUint32(count, 0, true);
       view().setUint32(bytes, 0, true);
@@ -42,6 +38,8 @@ export function systemImports(memory, write = console.error) {
       throw new Error(`the module ended itself with code ${code}`);
     },
   };
+  const wanted = WebAssembly.Module.imports(module).filter((entry) => entry.module === "wasi_snapshot_preview1");
+  return Object.fromEntries(wanted.map(({ name }) => [name, known[name] ?? (() => badFile)]));
 }
 
 /**

@@ -44,7 +44,7 @@ export class Tandem {
         read: (file, offset, place, length) => tandem.#read(file >>> 0, offset, place >>> 0, length >>> 0),
         progress: (done, total) => (tandem.progress(done, total) === false ? 1 : 0),
       },
-      wasi_snapshot_preview1: systemImports(tandem.memory, write),
+      wasi_snapshot_preview1: systemImports(module, tandem.memory, write),
     });
     tandem.exports = instance.exports;
     tandem.exports._initialize();
