@@ -193,6 +193,7 @@ int main(int argc, char** argv) {
   if (isa == "scalar") set = &scalar_kernels();
   if (isa == "avx2" && features.avx2) set = avx2_kernels();
   if (isa == "avx512" && features.avx512) set = avx512_kernels();
+  if (isa == "simd128" && features.simd128) set = simd128_kernels();
   if (set == nullptr) {
     std::fprintf(stderr, "no such instruction set here\n");
     return 1;

@@ -31,9 +31,10 @@ try {
   if (!(await page.evaluate(() => crossOriginIsolated))) throw new Error("the page is not isolated");
   failed = await page.evaluate((count) => new Promise((resolve, reject) => {
     const worker = new Worker("/source/tests/wasm/worker.mjs", { type: "module" });
+    const logged = [];
     worker.onmessage = ({ data }) => {
-      if (data.text !== undefined) window.log(data.text);
-      if (data.failed !== undefined) resolve(data.failed);
+      if (data.text !== undefined) logged.push(window.log(data.text));
+      if (data.failed !== undefined) Promise.all(logged).then(() => resolve(data.failed));
     };
     worker.onerror = (event) => reject(new Error(event.message));
     worker.postMessage(count);
@@ -42,4 +43,4 @@ try {
   await browser.close();
   server.close();
 }
-process.exit(failed === 0 ? 0 : 1);
+process.exitCode = failed === 0 ? 0 : 1;

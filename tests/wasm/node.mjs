@@ -11,4 +11,4 @@ const failed = await run({
   threads: Number(threads),
   log: (text) => console.log(text.trimEnd()),
 });
-process.exit(failed === 0 ? 0 : 1);
+process.exitCode = failed === 0 ? 0 : 1;

@@ -9,4 +9,5 @@ const tandem = await Tandem.start({
   wasm: fs.readFileSync(wasm), threads: Number(threads), write: (text) => { output += text; } });
 const result = tandem.exports.run_tests();
 console.log(output);
-process.exit(result);
+tandem.stop();
+process.exitCode = result;

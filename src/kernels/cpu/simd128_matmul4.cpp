@@ -46,12 +46,12 @@ inline Multipliers multipliers(const uint8_t* scales, uint32_t group, uint32_t q
 // Quants of two rows: columns 0 to 3 and 4 to 7 of a chunk. `high` holds the top bits of the
 // chunk's sixteen columns (6 bits).
 template <WeightFormat Format>
-inline void unpack(const uint8_t* low, v128_t high, uint32_t chunk, v128_t& first, v128_t& second) {
+inline void unpack(const uint8_t* low, v128_t high, uint32_t chunk, v128_t nibble, v128_t top,
+                   v128_t& first, v128_t& second) {
   const v128_t bytes = wasm_u16x8_load8x8(low);
-  first = wasm_v128_and(bytes, wasm_i16x8_const_splat(15));
+  first = wasm_v128_and(bytes, nibble);
   second = wasm_u16x8_shr(bytes, 4);
   if constexpr (Format == WeightFormat::k6) {
-    const v128_t top = wasm_i16x8_const_splat(0x30);
     const v128_t own = chunk % 2 == 0 ? wasm_i16x8_shl(high, 4) : high;
     first = wasm_v128_or(first, wasm_v128_and(own, top));
     second = wasm_v128_or(second, wasm_v128_and(wasm_u16x8_shr(own, 2), top));
@@ -69,7 +69,8 @@ inline v128_t group_part(v128_t dots, const Multipliers& m, int32_t sum) {
   }
 }
 
-// Quarters [quarter, quarter + Quarters) of a tile for `Tokens` tokens.
+// Quarters [quarter, quarter + Quarters) of a tile for `Tokens` tokens. Few sums and a short body,
+// so that engines keep everything in registers: twice as many, or all chunks in a row, are slower.
 template <WeightFormat Format, uint32_t Tokens, uint32_t Quarters>
 TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter, uint32_t token) {
   const size_t padded = o.in.padded;
@@ -87,6 +88,8 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
       total[t][q][0] = total[t][q][1] = wasm_i64x2_const_splat(0);
     }
   }
+  const v128_t nibble = held16(15);
+  const v128_t top = held16(0x30);
   for (uint32_t step = 0; step < steps; ++step) {
     v128_t both[Tokens][Quarters];
 #pragma clang loop unroll(full)
@@ -99,7 +102,7 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
           sums[t][q][0] = sums[t][q][1] = wasm_i32x4_const_splat(0);
         }
       }
-#pragma clang loop unroll(full)
+#pragma clang loop unroll(disable)
       for (uint32_t c = 0; c < 4; ++c) {
         const uint32_t chunk = g * 4 + c;
         v128_t values[Tokens][2];
@@ -119,7 +122,8 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
                     : wasm_i16x8_const_splat(0);
             v128_t first;
             v128_t second;
-            unpack<Format>(w + step * kStepBytes + chunk * 64 + place, high, chunk, first, second);
+            unpack<Format>(w + step * kStepBytes + chunk * 64 + place, high, chunk, nibble, top,
+                           first, second);
 #pragma clang loop unroll(full)
             for (uint32_t t = 0; t < Tokens; ++t) {
               v128_t& sum = sums[t][q][half];
@@ -169,8 +173,9 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
     uint32_t token = 0;
     for (; token + 2 <= o.in.tokens; token += 2) {
-      block<Format, 2, 2>(o, tile, 0, token);
-      block<Format, 2, 2>(o, tile, 2, token);
+      for (uint32_t quarter = 0; quarter < 4; ++quarter) {
+        block<Format, 2, 1>(o, tile, quarter, token);
+      }
     }
     if (token < o.in.tokens) {
       block<Format, 1, 2>(o, tile, 0, token);

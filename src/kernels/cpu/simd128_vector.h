@@ -17,6 +17,13 @@ inline void store(void* p, v128_t x) {
   wasm_v128_store(p, x);
 }
 
+// A number in every 16-bit lane that stays in a register: a constant would be repeated at each use,
+// where engines build it anew from immediates.
+inline v128_t held16(int32_t number) {
+  __asm__("" : "+r"(number));
+  return wasm_i16x8_splat(static_cast<int16_t>(number));
+}
+
 // 32-bit lanes 0 and 2, and 1 and 3, of two vectors.
 inline v128_t even_lanes(v128_t a, v128_t b) {
   return wasm_i32x4_shuffle(a, b, 0, 2, 4, 6);
