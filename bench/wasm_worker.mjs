@@ -11,6 +11,6 @@ if (typeof WorkerGlobalScope !== "undefined") {
   self.onmessage = async ({ data: { threads, part } }) => {
     const wasm = await (await fetch("/build/bench/kernels_bench.wasm")).arrayBuffer();
     await bench(wasm, threads, part, (text) => self.postMessage({ text }));
-    self.postMessage({ done: true });
+    self.postMessage({ done: 0 });
   };
 }

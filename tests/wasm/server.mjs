@@ -7,11 +7,20 @@ const types = { ".html": "text/html", ".mjs": "text/javascript", ".json": "appli
 
 /**
  * @param {Record<string, string>} folders by the first part of a URL's path
+ * @param {(message: object) => void} report takes the JSON that is posted to /report, in order
  * @returns {Promise<{url: string, close: () => void}>}
  */
-export function serve(folders) {
-  const server = http.createServer((request, response) => {
-    const [, name, ...rest] = decodeURIComponent(new URL(request.url, "http://localhost").pathname).split("/");
+export function serve(folders, report) {
+  const server = http.createServer(async (request, response) => {
+    const url = new URL(request.url, "http://localhost");
+    if (request.method === "POST" && url.pathname === "/report") {
+      let text = "";
+      for await (const piece of request) text += piece;
+      report(JSON.parse(text));
+      response.writeHead(204).end();
+      return;
+    }
+    const [, name, ...rest] = decodeURIComponent(url.pathname).split("/");
     const root = folders[name];
     const file = root === undefined ? undefined : path.join(root, ...rest);
     const inside = file !== undefined && file.startsWith(root + path.sep);
@@ -29,7 +38,13 @@ export function serve(folders) {
   });
   return new Promise((resolve) => {
     server.listen(0, "127.0.0.1", () => {
-      resolve({ url: `http://127.0.0.1:${server.address().port}`, close: () => server.close() });
+      resolve({
+        url: `http://127.0.0.1:${server.address().port}`,
+        close: () => {
+          server.close();
+          server.closeAllConnections();
+        },
+      });
     });
   });
 }

@@ -1,7 +1,7 @@
 // Runs cases.mjs in a browser's worker, where the module may wait for its helpers.
 import { run } from "./cases.mjs";
 
-self.onmessage = async ({ data: threads }) => {
+self.onmessage = async ({ data: { threads } }) => {
   const fetched = async (url) => {
     const response = await fetch(url);
     if (!response.ok) throw new Error(`${url}: ${response.status}`);
@@ -14,8 +14,8 @@ self.onmessage = async ({ data: threads }) => {
       threads,
       log: (text) => self.postMessage({ text }),
     });
-    self.postMessage({ failed });
+    self.postMessage({ done: failed });
   } catch (error) {
-    self.postMessage({ text: String(error.stack ?? error), failed: 1 });
+    self.postMessage({ error: String(error.stack ?? error) });
   }
 };
