@@ -17,7 +17,8 @@
 import { startHelper, systemImports } from "./host.mjs";
 
 const encoder = new TextEncoder();
-const decoder = new TextDecoder();
+// A byte order mark is text like any other.
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const pageBytes = 65536;
 const initialPages = 64; // what the module was linked for
 
@@ -42,6 +43,7 @@ export class Tandem {
       env: { memory: tandem.memory },
       tandem: {
         read: (file, offset, place, length) => tandem.#read(file >>> 0, offset, place >>> 0, length >>> 0),
+        transform: (form, place, length) => tandem.#transform(form, place >>> 0, length >>> 0),
         progress: (done, total) => (tandem.progress(done, total) === false ? 1 : 0),
       },
       wasi_snapshot_preview1: systemImports(module, tandem.memory, write),
@@ -49,7 +51,7 @@ export class Tandem {
     tandem.exports = instance.exports;
     tandem.exports._initialize();
     for (let i = 1; i < threads; i++) {
-      const block = tandem.exports.tandem_helper_memory();
+      const block = tandem.exports.tandem_helper_memory() >>> 0;
       if (block === 0) throw new Error("no memory for a helper's stack");
       tandem.#helpers.push(await startHelper({ module, memory: tandem.memory, block }));
     }
@@ -92,11 +94,21 @@ export class Tandem {
     return new Engine(this, options);
   }
 
+  /**
+   * @param {object} files texts of the model's files
+   * @param {string} files.tokenizer tokenizer.json
+   * @param {string} [files.config] tokenizer_config.json
+   * @param {string} [files.chatTemplate] all chat templates: their added tokens are control tokens
+   */
+  tokenizer(files) {
+    return new Tokenizer(this, files);
+  }
+
   // Below: what the classes of this file share.
 
   check(status) {
     if (status === 0) return;
-    const start = this.exports.tandem_error_text();
+    const start = this.exports.tandem_error_text() >>> 0;
     const memory = new Uint8Array(this.memory.buffer);
     throw new Error(decoder.decode(memory.slice(start, memory.indexOf(0, start))));
   }
@@ -105,7 +117,7 @@ export class Tandem {
     return new Uint8Array(this.memory.buffer, place, length);
   }
   withBytes(length, body) {
-    const place = this.exports.tandem_alloc(length);
+    const place = this.exports.tandem_alloc(length) >>> 0;
     if (place === 0) throw new Error(`no memory for ${length} bytes`);
     try {
       return body(place);
@@ -119,6 +131,18 @@ export class Tandem {
       this.bytes(place, bytes.length).set(bytes);
       return body(place, bytes.length);
     });
+  }
+  #transform(form, place, length) {
+    const text = decoder.decode(this.bytes(place, length).slice());
+    const changed = form < 4 ? text.normalize(["NFC", "NFD", "NFKC", "NFKD"][form])
+      : form === 4 ? text.toUpperCase() : text.toLowerCase();
+    const bytes = encoder.encode(changed);
+    const answer = this.exports.tandem_alloc(4 + bytes.length) >>> 0;
+    if (answer !== 0) {
+      new DataView(this.memory.buffer).setUint32(answer, bytes.length, true);
+      this.bytes(answer + 4, bytes.length).set(bytes);
+    }
+    return answer;
   }
   #read(file, offset, place, length) {
     const source = this.files[file];
@@ -193,8 +217,8 @@ export class Engine {
     const tokens = this.#exports.tandem_hidden_tokens(this.#handle);
     const buffer = this.#tandem.memory.buffer;
     return {
-      values: new Uint16Array(buffer, this.#exports.tandem_hidden_values(this.#handle), tokens * this.hiddenSize),
-      exponents: new Int16Array(buffer, this.#exports.tandem_hidden_exponents(this.#handle), tokens),
+      values: new Uint16Array(buffer, this.#exports.tandem_hidden_values(this.#handle) >>> 0, tokens * this.hiddenSize),
+      exponents: new Int16Array(buffer, this.#exports.tandem_hidden_exponents(this.#handle) >>> 0, tokens),
     };
   }
   /** Runs the layers over the hidden states, in place; `position` is the sequence's length. */
@@ -202,9 +226,53 @@ export class Engine {
   /** Logits, float32 [count, vocab], of tokens [first, first + count) of the hidden states. */
   logits(first, count) {
     this.#check(this.#exports.tandem_logits(this.#handle, first, count));
-    return new Float32Array(this.#tandem.memory.buffer, this.#exports.tandem_logits_data(this.#handle),
+    return new Float32Array(this.#tandem.memory.buffer, this.#exports.tandem_logits_data(this.#handle) >>> 0,
                             count * this.vocab);
   }
 
   #check(status) { this.#tandem.check(status); }
+}
+
+export class Tokenizer {
+  #tandem;
+  #exports;
+  #handle;
+
+  constructor(tandem, { tokenizer, config = "", chatTemplate = "" }) {
+    // A character that came with Unicode 15.0: the module's own tables are of that version.
+    if (!/^\p{Assigned}$/u.test("\u{1F6DC}")) throw new Error("this host's Unicode is older than 15.0");
+    this.#tandem = tandem;
+    this.#exports = tandem.exports;
+    this.#handle = tandem.withBytes(4, (place) => {
+      tandem.withText(tokenizer, (json, jsonLength) => tandem.withText(config, (text, textLength) =>
+        tandem.withText(chatTemplate, (chat, chatLength) => tandem.check(this.#exports.tandem_tokenizer_new(
+          json, jsonLength, text, textLength, chat, chatLength, place)))));
+      return new DataView(tandem.memory.buffer).getUint32(place, true);
+    });
+  }
+
+  free() {
+    this.#exports.tandem_tokenizer_free(this.#handle);
+    this.#handle = 0;
+  }
+
+  /**
+   * Token ids of a text. Control tokens that are written out in it become such tokens only with
+   * `parseControl`: never for a user's text.
+   */
+  encode(text, { addSpecial = false, parseControl = false } = {}) {
+    this.#tandem.withText(text, (place, length) => this.#tandem.check(
+      this.#exports.tandem_tokenizer_encode(this.#handle, place, length, (addSpecial ? 1 : 0) | (parseControl ? 2 : 0))));
+    return Array.from(new Int32Array(this.#tandem.memory.buffer, this.#exports.tandem_tokenizer_ids(this.#handle) >>> 0,
+                                     this.#exports.tandem_tokenizer_count(this.#handle)));
+  }
+
+  /** Text of token ids; special tokens are left out unless `showSpecial`. */
+  decode(ids, { showSpecial = false } = {}) {
+    return this.#tandem.withBytes(ids.length * 4, (place) => {
+      new Int32Array(this.#tandem.memory.buffer, place, ids.length).set(ids);
+      const length = this.#exports.tandem_tokenizer_decode(this.#handle, place, ids.length, showSpecial ? 1 : 0);
+      return decoder.decode(this.#tandem.bytes(this.#exports.tandem_tokenizer_text(this.#handle) >>> 0, length).slice());
+    });
+  }
 }

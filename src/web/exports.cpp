@@ -9,9 +9,12 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/hash.h"
 #include "kernels/self_test.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
 #include "web/engine/engine.h"
 
 #define TANDEM_EXPORT(name) extern "C" __attribute__((export_name(#name))) auto name
@@ -27,6 +30,13 @@ std::string& error_text() {
   static std::string text;
   return text;
 }
+
+// A tokenizer and its last results.
+struct Tokenizer {
+  tandem::text::Tokenizer own;
+  std::vector<tandem::text::TokenId> ids;
+  std::string text;
+};
 
 uint32_t failed(const tandem::Error& error) {
   error_text() = error.message;
@@ -183,4 +193,48 @@ TANDEM_EXPORT(tandem_logits)(Engine* engine, uint32_t first, uint32_t count)->ui
 }
 TANDEM_EXPORT(tandem_logits_data)(Engine* engine)->const float* {
   return engine->logits().data();
+}
+
+/// A tokenizer from the texts of tokenizer.json and tokenizer_config.json (may be empty) and the
+/// chat templates, joined (their added tokens are control tokens). Writes its handle.
+TANDEM_EXPORT(tandem_tokenizer_new)
+(const char* json, uint32_t json_length, const char* config, uint32_t config_length,
+ const char* chat_template, uint32_t template_length, Tokenizer** tokenizer)
+    ->uint32_t {
+  tandem::text::TokenizerFiles files;
+  files.tokenizer_json.assign(json, json_length);
+  files.tokenizer_config_json.assign(config, config_length);
+  files.chat_template.assign(chat_template, template_length);
+  auto parsed = tandem::text::Tokenizer::parse(files);
+  if (!parsed.ok()) return failed(parsed.error());
+  *tokenizer = new Tokenizer{std::move(*parsed), {}, {}};
+  return 0;
+}
+TANDEM_EXPORT(tandem_tokenizer_free)(Tokenizer* tokenizer)->void {
+  delete tokenizer;
+}
+/// Ids of a text. `flags`: 1 adds special tokens, 2 lets control tokens in the text become ones
+/// (not for a user's text). tandem_tokenizer_ids and _count are the result until the next call.
+TANDEM_EXPORT(tandem_tokenizer_encode)
+(Tokenizer* tokenizer, const char* text, uint32_t length, uint32_t flags)->uint32_t {
+  auto ids = tokenizer->own.encode({text, length}, {(flags & 1U) != 0, (flags & 2U) != 0});
+  if (!ids.ok()) return failed(ids.error());
+  tokenizer->ids = std::move(*ids);
+  return 0;
+}
+TANDEM_EXPORT(tandem_tokenizer_ids)(Tokenizer* tokenizer)->const int32_t* {
+  return tokenizer->ids.data();
+}
+TANDEM_EXPORT(tandem_tokenizer_count)(Tokenizer* tokenizer)->uint32_t {
+  return static_cast<uint32_t>(tokenizer->ids.size());
+}
+/// Text of ids, UTF-8; its length. Flag 1 shows special tokens. tandem_tokenizer_text is the result
+/// until the next call.
+TANDEM_EXPORT(tandem_tokenizer_decode)
+(Tokenizer* tokenizer, const int32_t* ids, uint32_t count, uint32_t flags)->uint32_t {
+  tokenizer->text = tokenizer->own.decode({ids, ids + count}, (flags & 1U) != 0);
+  return static_cast<uint32_t>(tokenizer->text.size());
+}
+TANDEM_EXPORT(tandem_tokenizer_text)(Tokenizer* tokenizer)->const char* {
+  return tokenizer->text.data();
 }

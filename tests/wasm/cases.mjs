@@ -3,7 +3,7 @@
 // does not work says so.
 import { Tandem } from "../../web/tandem.mjs";
 
-const decoder = new TextDecoder();
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
 /** The tensors of a safetensors file that hold 32-bit integers. */
 function integers(file, name) {
@@ -41,7 +41,7 @@ function expectError(call, pattern, what) {
 
 /**
  * @param {object} given
- * @param {(name: string) => Promise<Uint8Array>} given.read a file of tests/data/oracle
+ * @param {(name: string) => Promise<Uint8Array>} given.read a file of tests/data
  * @param {BufferSource} given.wasm
  * @param {number} given.threads
  * @param {(text: string) => void} given.log
@@ -61,14 +61,14 @@ export async function run({ read, wasm, threads, log }) {
     }
   };
 
-  const hashes = decoder.decode(await read("logits_sha256.txt")).trim().split("\n")
+  const hashes = decoder.decode(await read("oracle/logits_sha256.txt")).trim().split("\n")
     .map((line) => line.split(" ")).map(([name, bits, hash]) => ({ name, bits: Number(bits), hash }));
   const models = {};
   for (const name of new Set(hashes.map((entry) => entry.name))) {
     models[name] = {
-      config: decoder.decode(await read(`${name}/config.json`)),
-      weights: await read(`${name}/model.safetensors`),
-      tokens: integers(await read(`${name}/golden.safetensors`), "tokens"),
+      config: decoder.decode(await read(`oracle/${name}/config.json`)),
+      weights: await read(`oracle/${name}/model.safetensors`),
+      tokens: integers(await read(`oracle/${name}/golden.safetensors`), "tokens"),
     };
   }
   const tandem = await Tandem.start({ wasm: module, threads, write: log });
@@ -196,6 +196,44 @@ export async function run({ read, wasm, threads, log }) {
     const stopped = tandem.engine({ config, files: [inMemory(weights)], progress: () => false });
     expectError(() => stopped.loadLayers(0, 1), /./, "loading that was stopped");
     stopped.free();
+  });
+  const story = "text/storyteller";
+  const text = async (name) => decoder.decode(await read(`${story}/${name}`));
+  const files = { tokenizer: await text("tokenizer.json"), config: await text("tokenizer_config.json") };
+  const golden = JSON.parse(await text("golden_tokenizer.json")).cases;
+  await test("the default model's tokenizer", () => {
+    const tokenizer = tandem.tokenizer(files);
+    expect(golden.length, 200, "golden texts");
+    for (const { text: input, ids, decoded } of golden) {
+      expect(String(tokenizer.encode(input, { parseControl: true })), String(ids), JSON.stringify(input));
+      expect(tokenizer.decode(ids, { showSpecial: true }), decoded, `the text of ${ids}`);
+    }
+    tokenizer.free();
+  });
+  await test("normal forms", () => {
+    // The same vocabulary, every text brought to a normal form before: one of the characters whose
+    // normal form later versions of Unicode gave (U+105C9, 16.0) is none of 15.0's and stays.
+    const json = JSON.parse(files.tokenizer);
+    const ids = (type, input) => {
+      json.normalizer = type === null ? null : { type };
+      const tokenizer = tandem.tokenizer({ tokenizer: JSON.stringify(json), config: files.config });
+      const result = String(tokenizer.encode(input));
+      tokenizer.free();
+      return result;
+    };
+    const samples = ["e\u0301", "a\u0308\u0323", "\u212b\u0344", "\u1100\u1161\u11a8", "\ufb01 \u2460 \uff21", "\ufeffx"];
+    for (const type of ["NFC", "NFD", "NFKC", "NFKD"]) {
+      for (const sample of samples) expect(ids(type, sample), ids(null, sample.normalize(type)), `${type} of ${sample}`);
+      expect(ids(type, "e\u0301\u{105d2}\u0307e\u0301"),
+             ids(null, "e\u0301".normalize(type) + "\u{105d2}" + "\u0307e\u0301".normalize(type)), `${type}, a later character`);
+    }
+    expect(ids("Lowercase", "\u0130 ÀÉ \u1e9e"), ids(null, "i\u0307 àé ß"), "lower case");
+  });
+  await test("tokenizers that can't be used", () => {
+    expectError(() => tandem.tokenizer({ tokenizer: "{" }), /tokenizer\.json/, "no JSON");
+    const json = JSON.parse(files.tokenizer);
+    json.pre_tokenizer = { type: "Split", pattern: { Regex: "a+b" }, behavior: "Isolated", invert: false };
+    expectError(() => tandem.tokenizer({ tokenizer: JSON.stringify(json) }), /a\+b.*no scanner/, "an unknown pattern");
   });
   tandem.stop();
 

@@ -4,7 +4,7 @@ import fs from "node:fs";
 import { run } from "./cases.mjs";
 
 const [wasm, threads] = process.argv.slice(2);
-const folder = new URL("../data/oracle/", import.meta.url);
+const folder = new URL("../data/", import.meta.url);
 const failed = await run({
   read: async (name) => new Uint8Array(fs.readFileSync(new URL(name, folder))),
   wasm: fs.readFileSync(wasm),

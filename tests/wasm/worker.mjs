@@ -9,7 +9,7 @@ self.onmessage = async ({ data: { threads } }) => {
   };
   try {
     const failed = await run({
-      read: (name) => fetched(`/source/tests/data/oracle/${name}`),
+      read: (name) => fetched(`/source/tests/data/${name}`),
       wasm: await fetched("/build/tandem.wasm"),
       threads,
       log: (text) => self.postMessage({ text }),
