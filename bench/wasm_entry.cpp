@@ -1,4 +1,5 @@
 // Entry of kernels_bench as a module: wasm.mjs calls it.
+#include <cstdio>
 #include <iterator>
 #include <string>
 
@@ -15,5 +16,7 @@ extern "C" __attribute__((export_name("run_bench"))) int run_bench(unsigned thre
                                          : "attention"};
   char* pointers[std::size(arguments) + 1] = {};
   for (size_t i = 0; i < std::size(arguments); ++i) pointers[i] = arguments[i].data();
-  return __main_argc_argv(static_cast<int>(std::size(arguments)), pointers);
+  const int result = __main_argc_argv(static_cast<int>(std::size(arguments)), pointers);
+  std::fflush(stdout);
+  return result;
 }
