@@ -7,7 +7,11 @@ const [wasm, threads] = process.argv.slice(2);
 let output = "";
 const tandem = await Tandem.start({
   wasm: fs.readFileSync(wasm), threads: Number(threads), write: (text) => { output += text; } });
-const result = tandem.exports.run_tests();
-console.log(output);
-tandem.stop();
+let result = 1;
+try {
+  result = tandem.exports.run_tests();
+} finally {
+  console.log(output);
+  tandem.stop();
+}
 process.exitCode = result;
