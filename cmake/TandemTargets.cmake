@@ -1,6 +1,16 @@
-# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders.
+# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders. Files that
+# end in _native.cpp are left out of WebAssembly builds, those that end in _wasm.cpp of all others;
+# TANDEM_NATIVE_ONLY lists further files that need an operating system.
 function(tandem_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  if(CMAKE_SYSTEM_NAME STREQUAL "WASI")
+    list(FILTER sources EXCLUDE REGEX "_native\\.cpp$")
+    foreach(file ${TANDEM_NATIVE_ONLY})
+      list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    endforeach()
+  else()
+    list(FILTER sources EXCLUDE REGEX "_wasm\\.cpp$")
+  endif()
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     target_include_directories(tandem_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)

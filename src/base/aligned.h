@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -15,14 +16,16 @@ class AlignedArray {
   static constexpr size_t kAlignment = 64;
 
   AlignedArray() = default;
-  /// Throws nothing: on exhausted memory the array is empty although count > 0.
-  explicit AlignedArray(size_t count) {
-    if (count == 0) return;
-    void* memory = ::operator new (count * sizeof(T), std::align_val_t{kAlignment}, std::nothrow);
+  /// Throws nothing: on exhausted memory the array is empty although count > 0. The count may be
+  /// more than a pointer could reach (WebAssembly has 32 bits): that is too much as well.
+  explicit AlignedArray(uint64_t count) {
+    if (count == 0 || count > SIZE_MAX / 2 / sizeof(T)) return;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+    void* memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
     if (memory == nullptr) return;
-    std::memset(memory, 0, count * sizeof(T));
+    std::memset(memory, 0, bytes);
     data_.reset(static_cast<T*>(memory));
-    size_ = count;
+    size_ = static_cast<size_t>(count);
   }
 
   [[nodiscard]] T* data() { return data_.get(); }

@@ -1,10 +1,30 @@
 #include "base/hash.h"
 
-#include <openssl/evp.h>
-
 #include <utility>
 
+#if defined(__wasm__)
+#include "base/sha256.h"
+#else
+#include <openssl/evp.h>
+#endif
+
 namespace tandem {
+
+#if defined(__wasm__)
+
+struct Sha256::State {
+  PortableSha256 hash;
+};
+
+void Sha256::update(std::span<const std::byte> bytes) {
+  state_->hash.update(bytes);
+}
+
+Digest Sha256::digest() {
+  return state_->hash.finish();
+}
+
+#else
 
 struct Sha256::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
@@ -14,17 +34,8 @@ struct Sha256::State {
   State& operator=(const State&) = delete;
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {}
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-
 void Sha256::update(std::span<const std::byte> bytes) {
   EVP_DigestUpdate(state_->context, bytes.data(), bytes.size());
-}
-
-void Sha256::update(std::string_view text) {
-  update(std::as_bytes(std::span(text.data(), text.size())));
 }
 
 Digest Sha256::digest() {
@@ -32,6 +43,17 @@ Digest Sha256::digest() {
   unsigned int length = 0;
   EVP_DigestFinal_ex(state_->context, digest.data(), &length);
   return digest;
+}
+
+#endif
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+
+void Sha256::update(std::string_view text) {
+  update(std::as_bytes(std::span(text.data(), text.size())));
 }
 
 Digest sha256(std::span<const std::byte> bytes) {

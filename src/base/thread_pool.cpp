@@ -1,11 +1,8 @@
 #include "base/thread_pool.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <chrono>
-#include <system_error>
+
+#include "base/wait.h"
 
 namespace tandem {
 namespace {
@@ -14,12 +11,6 @@ namespace {
 // another process needs.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
 // Spins until `done()` for at most kSpin; true if it came true.
 template <typename Done>
 bool spin(Done&& done) {
@@ -27,28 +18,13 @@ bool spin(Done&& done) {
   do {
     for (int i = 0; i < 64; ++i) {
       if (done()) return true;
-      pause();
+      spin_pause();
     }
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }
 
 }  // namespace
-
-ThreadPool::ThreadPool(uint32_t threads) {
-  try {
-    for (uint32_t i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper(); });
-  } catch (const std::system_error&) {
-    // The system grants no more threads: those that started do the work.
-  }
-}
-
-ThreadPool::~ThreadPool() {
-  stop_.store(true);
-  generation_.fetch_add(1);
-  generation_.notify_all();
-  for (std::thread& thread : helpers_) thread.join();
-}
 
 void ThreadPool::work() {
   while (true) {
@@ -67,7 +43,7 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   next_.store(0, std::memory_order_relaxed);
   gate_.fetch_or(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  wake_all(generation_);
   work();
   // Every piece is taken: whoever has not come yet is not waited for.
   gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
@@ -75,7 +51,7 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   if (spin(done)) return;
   for (uint32_t inside = gate_.load(std::memory_order_acquire); inside != 0;
        inside = gate_.load(std::memory_order_acquire)) {
-    gate_.wait(inside, std::memory_order_acquire);
+    wait_while(gate_, inside);
   }
 }
 
@@ -83,12 +59,12 @@ void ThreadPool::helper() {
   uint32_t seen = 0;
   while (true) {
     const auto moved = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
-    if (!spin(moved)) generation_.wait(seen, std::memory_order_acquire);
+    if (!spin(moved)) wait_while(generation_, seen);
     if (!moved()) continue;
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     if ((gate_.fetch_add(1, std::memory_order_acq_rel) & kOpen) != 0) work();
-    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_one(gate_);
   }
 }
 

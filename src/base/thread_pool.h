@@ -3,14 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
-#include <thread>
 #include <type_traits>
 #include <vector>
+
+#if !defined(__wasm__)
+#include <thread>
+#endif
 
 namespace tandem {
 
 /// `threads` threads in all, the caller among them: a pool of one starts none. Fewer if the system
 /// grants no more. One caller at a time; idle helpers spin for 50 microseconds, then sleep.
+///
+/// In WebAssembly the helpers are workers that the host started beforehand and that entered the
+/// module by helper_join() and helper_run(); a pool takes those that are free.
 class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line a counter
  public:
   explicit ThreadPool(uint32_t threads);
@@ -39,12 +45,19 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   }
 
  private:
+#if defined(__wasm__)
+  friend void helper_run(uint32_t place);
+#endif
   using Piece = void (*)(void* context, uint64_t begin, uint64_t end);
   void run(uint64_t count, uint64_t grain, Piece piece, void* context);
   void work();
   void helper();
 
+#if defined(__wasm__)
+  std::vector<uint32_t> helpers_;  // places of the workers that this pool has taken
+#else
   std::vector<std::thread> helpers_;
+#endif
   // The loop under way. Written by run() while nobody is inside, read by helpers that are.
   uint64_t count_ = 0;
   uint64_t grain_ = 1;
@@ -58,5 +71,12 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   alignas(64) std::atomic<uint32_t> gate_{0};
   std::atomic<bool> stop_{false};
 };
+
+#if defined(__wasm__)
+/// A worker offers itself to the module's pools; its place, or ~0 if there are 255 already.
+uint32_t helper_join();
+/// Works for the pools that take the place. Never returns: the host ends the worker.
+void helper_run(uint32_t place);
+#endif
 
 }  // namespace tandem

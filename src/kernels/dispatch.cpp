@@ -57,6 +57,9 @@ CpuFeatures cpu_features() {
   features.i8mm = features.dotprod && has_feature("hw.optional.arm.FEAT_I8MM");
 #endif
 #endif
+#if defined(__wasm_simd128__)
+  features.simd128 = true;  // a host without it does not load the module
+#endif
   return features;
 }
 
@@ -70,6 +73,7 @@ std::span<const KernelSet> kernel_sets() {
       {"neon", features.neon ? neon_kernels() : nullptr},
       {"avx512", features.avx512 ? avx512_kernels() : nullptr},
       {"avx2", features.avx2 ? avx2_kernels() : nullptr},
+      {"simd128", features.simd128 ? simd128_kernels() : nullptr},
       {"scalar", &scalar_kernels()},
   };
   return sets;

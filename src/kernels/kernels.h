@@ -143,6 +143,7 @@ struct CpuFeatures {
   bool neon = false;     ///< AArch64, every processor of which has NEON
   bool dotprod = false;  ///< NEON's 8-bit dot products (FEAT_DotProd)
   bool i8mm = false;     ///< NEON's 8-bit matrix products (FEAT_I8MM), and dotprod
+  bool simd128 = false;  ///< WebAssembly's 128-bit vectors
 };
 CpuFeatures cpu_features();
 

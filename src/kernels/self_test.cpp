@@ -5,12 +5,12 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "arithmetic/attention.h"
 #include "arithmetic/rope.h"
 #include "base/hash.h"
+#include "base/mutex.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/kernels.h"
@@ -325,7 +325,7 @@ std::vector<SelfTestReport> self_test_reports() {
 }
 
 Status self_test(std::string_view isa) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, Status, std::less<>> results;
   const std::lock_guard lock(mutex);
   const auto found = results.find(isa);

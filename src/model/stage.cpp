@@ -182,6 +182,8 @@ std::string_view name(Isa isa) {
       return "dotprod";
     case Isa::kI8mm:
       return "i8mm";
+    case Isa::kSimd128:
+      return "simd128";
   }
   return "unknown";
 }

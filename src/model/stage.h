@@ -30,9 +30,9 @@ namespace tandem::model {
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
-enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm };
+enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm, kSimd128 };
 inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,
-                                Isa::kNeon, Isa::kDotprod, Isa::kI8mm};
+                                Isa::kNeon, Isa::kDotprod, Isa::kI8mm, Isa::kSimd128};
 
 /// How to load a stage.
 struct StageOptions {

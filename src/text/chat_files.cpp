@@ -37,16 +37,6 @@ Status read_templates(const json& value, ChatSources& out) {
 
 }  // namespace
 
-Result<std::string> config_token(const json& config, const char* key) {
-  const auto value = config.find(key);
-  if (value == config.end() || value->is_null()) return std::string();
-  if (value->is_string()) return value->get<std::string>();
-  if (value->is_object() && value->contains("content") && (*value)["content"].is_string()) {
-    return (*value)["content"].get<std::string>();
-  }
-  return invalid(std::string(key) + " must be a string or an object with a \"content\"");
-}
-
 Status read_chat_config(std::string_view text, ChatSources& out) {
   if (text.empty()) return {};
   const json config = json::parse(text, nullptr, false);

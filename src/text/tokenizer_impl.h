@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/normalizer.h"
@@ -70,7 +70,7 @@ class TokenizerImpl {
   std::optional<TokenId> eos_id_;
 
   /// Working memory between encodings, with warm caches; guards scratch_.
-  mutable std::mutex scratch_mutex_;
+  mutable Mutex scratch_mutex_;
   mutable std::vector<std::unique_ptr<BpeScratch>> scratch_;
 };
 

@@ -52,7 +52,11 @@ dom::element member(dom::object object, std::string_view key) {
   static const std::string kNull = "null";
   if (object[key].get(value) == simdjson::SUCCESS) return value;
   static dom::parser parser;
-  static const dom::element null_element = parser.parse(kNull);
+  static const dom::element null_element = [] {
+    dom::element null;
+    const auto code = parser.parse(kNull).get(null);
+    return code == simdjson::SUCCESS ? null : dom::element();
+  }();
   return null_element;
 }
 
@@ -298,27 +302,35 @@ Result<TokenizerSpec> read_root(dom::object root) {
   return spec;
 }
 
+Result<TokenizerSpec> read_document(std::string_view json) {
+  dom::parser parser;
+  dom::element element;
+  const simdjson::error_code code = parser.allocate(json.size(), 64) == simdjson::SUCCESS
+                                        ? parser.parse(simdjson::padded_string(json)).get(element)
+                                        : simdjson::MEMALLOC;
+  if (code != simdjson::SUCCESS) {
+    return invalid("not JSON: " + std::string(simdjson::error_message(code)));
+  }
+  dom::object root;
+  if (element.get(root) != simdjson::SUCCESS) return expected("the file", "an object", element);
+  return read_root(root);
+}
+
 }  // namespace
 
 Result<TokenizerSpec> read_tokenizer_json(std::string_view json) {
   if (json.size() > kMaxTokenizerJsonBytes) {
     return invalid("larger than " + std::to_string(kMaxTokenizerJsonBytes) + " bytes");
   }
+#if defined(__cpp_exceptions)
   try {
-    dom::parser parser;
-    dom::element element;
-    const simdjson::error_code code = parser.allocate(json.size(), 64) == simdjson::SUCCESS
-                                          ? parser.parse(simdjson::padded_string(json)).get(element)
-                                          : simdjson::MEMALLOC;
-    if (code != simdjson::SUCCESS) {
-      return invalid("not JSON: " + std::string(simdjson::error_message(code)));
-    }
-    dom::object root;
-    if (element.get(root) != simdjson::SUCCESS) return expected("the file", "an object", element);
-    return read_root(root);
+    return read_document(json);
   } catch (const std::exception& failure) {
     return invalid(std::string("not readable: ") + failure.what());
   }
+#else
+  return read_document(json);
+#endif
 }
 
 }  // namespace tandem::text

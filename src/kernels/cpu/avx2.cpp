@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx2.h"
 
 #include "kernels/cpu/avx2_vector.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace tandem::kernels::cpu {
 

@@ -1,6 +1,8 @@
 // The table of the AVX-512 set.
 #include "kernels/cpu/avx512.h"
 
+#include "kernels/cpu/cpu_kernels.h"
+
 namespace tandem::kernels::cpu {
 
 #if defined(__x86_64__)

@@ -95,22 +95,22 @@ Status CpuBackend::begin(uint32_t tokens) {
 
 bool CpuBackend::grow(uint32_t tokens) {
   for (FloatRows& rows : floats_) {
-    rows.values = AlignedArray<float>(size_t{tokens} * rows.columns);
+    rows.values = AlignedArray<float>(uint64_t{tokens} * rows.columns);
     if (rows.values.size() == 0) return false;
   }
   for (ActivationRows& rows : activations_) {
-    const size_t prepared = tokens * kernels_.prepared_bytes(rows.padded);
-    rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.padded);
+    const uint64_t prepared = uint64_t{tokens} * kernels_.prepared_bytes(rows.padded);
+    rows.values = AlignedArray<int16_t>(uint64_t{tokens} * rows.padded);
     rows.prepared = AlignedArray<uint8_t>(prepared);
     rows.exponents.assign(tokens, 0);
     rows.sums.assign(tokens, 0);
     if (rows.values.size() == 0 || rows.prepared.size() < prepared) return false;
   }
-  size_t widest = 0;
+  uint64_t widest = 0;
   for (HeadRows& rows : heads_) {
-    rows.values = AlignedArray<int16_t>(size_t{tokens} * rows.heads * rows.padded_dim);
+    rows.values = AlignedArray<int16_t>(uint64_t{tokens} * rows.heads * rows.padded_dim);
     rows.exponents.assign(size_t{tokens} * rows.heads, 0);
-    widest = std::max(widest, size_t{tokens} * rows.heads * rows.head_dim);
+    widest = std::max(widest, uint64_t{tokens} * rows.heads * rows.head_dim);
     if (rows.values.size() == 0) return false;
   }
   head_outputs_ = AlignedArray<float>(widest);

@@ -125,6 +125,7 @@ const CpuKernels* avx512_kernels();
 const CpuKernels* neon_kernels();
 const CpuKernels* dotprod_kernels();
 const CpuKernels* i8mm_kernels();
+const CpuKernels* simd128_kernels();
 
 /// A set by name; null where this machine or build has none.
 struct KernelSet {
