@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "kernels/kernels.h"
 
 namespace tandem::kernels {
@@ -40,7 +41,7 @@ class Profile {
   void add_pass(uint32_t tokens);
 
  private:
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   PassTimes times_[2];
 };
 

@@ -18,7 +18,7 @@ class LocalEnds final : public Ends {
 
   [[nodiscard]] Status load_tensors(weights::TensorSource& source, WeightBits bits,
                                     ThreadPool& pool, const LoadProgress& progress,
-                                    weights::PackedCache* cache) {
+                                    weights::PackedStore* cache) {
     uint64_t total = 0;
     for (const weights::TensorInfo& wanted : ends_tensors(config_)) {
       const weights::TensorInfo* found = source.find(wanted.name);

@@ -73,7 +73,7 @@ class WeightLoader {
   /// `total` bytes of source tensors are announced to `progress`. `cache` may be null.
   WeightLoader(weights::TensorSource& source, kernels::Backend& backend, ThreadPool& pool,
                kernels::WeightFormat format, uint64_t total,
-               std::function<bool(uint64_t, uint64_t)> progress, weights::PackedCache* cache)
+               std::function<bool(uint64_t, uint64_t)> progress, weights::PackedStore* cache)
       : source_(source),
         backend_(backend),
         pool_(pool),
@@ -112,7 +112,7 @@ class WeightLoader {
   uint64_t done_ = 0;
   uint64_t bytes_ = 0;
   std::function<bool(uint64_t, uint64_t)> progress_;
-  weights::PackedCache* cache_;
+  weights::PackedStore* cache_;
   // Of the expected matrices: their key, how many there are, and either those that the cache had,
   // from the last to the first, or those that were quantized so far.
   Digest key_{};

@@ -20,7 +20,7 @@ namespace tandem::kernels {
 class Profile;
 }
 namespace tandem::weights {
-class PackedCache;
+class PackedStore;
 }
 
 namespace tandem::model {
@@ -45,7 +45,7 @@ struct StageOptions {
   /// null: `threads` of its own.
   std::shared_ptr<ThreadPool> pool;
   /// Where quantized weights are taken from and kept; null: nowhere.
-  std::shared_ptr<weights::PackedCache> cache;
+  std::shared_ptr<weights::PackedStore> cache;
   /// Told what each part of a pass takes; null: nothing is timed.
   std::shared_ptr<kernels::Profile> profile;
 };
@@ -109,7 +109,7 @@ uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
 
 /// Bytes that `cache` holds of a model's layers and ends at these bits. Nothing is checked or read.
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
-                      const weights::TensorSource& source, const weights::PackedCache& cache);
+                      const weights::TensorSource& source, const weights::PackedStore& cache);
 
 /// Names, and expected shapes, of the tensors of layers [first, last) as the checkpoint stores
 /// them. `dtype` is not meaningful. Tensors that several layers share do not exist.

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "model/families.h"
 #include "model/layer.h"
-#include "weights/packed_cache.h"
+#include "weights/packed_store.h"
 
 namespace tandem::model {
 
@@ -74,7 +74,7 @@ MatrixName head_matrix(const ModelConfig& config) {
 }
 
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
-                      const weights::TensorSource& source, const weights::PackedCache& cache) {
+                      const weights::TensorSource& source, const weights::PackedStore& cache) {
   uint64_t bytes = 0;
   const auto add = [&](kernels::WeightFormat format, std::span<const MatrixName> names) {
     for (const Digest& key : unit_keys(source, format, names)) {

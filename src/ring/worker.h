@@ -30,7 +30,7 @@ struct WorkerOptions {
   uint32_t threads = 1;                ///< of each stage
   std::string models;                  ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
-  std::shared_ptr<weights::PackedCache> cache;  ///< quantized weights on disk; null is none
+  std::shared_ptr<weights::PackedStore> cache;  ///< quantized weights on disk; null is none
   StageLoader load;                             ///< empty: model::Stage::load
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);

@@ -20,7 +20,7 @@
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "kernels/packed.h"
-#include "weights/packed_file.h"
+#include "weights/packed_store.h"
 
 namespace tandem::weights {
 
@@ -40,27 +40,24 @@ struct PackedCacheOptions {
 /// and used in place; one that fails the check, has another version or another length is deleted,
 /// with a notice. Files of other users are not used. A thread of low priority writes new entries:
 /// under a temporary name, locked, synced, then renamed.
-class PackedCache {
+class PackedCache final : public PackedStore {
  public:
   explicit PackedCache(PackedCacheOptions options);
   /// Gives up what has not been written yet.
-  ~PackedCache();
+  ~PackedCache() override;
   PackedCache(const PackedCache&) = delete;
   PackedCache& operator=(const PackedCache&) = delete;
 
-  /// The matrices stored under `key`, if they are there, sound, and of these shapes.
   std::optional<std::vector<kernels::PackedMatrix>> load(const Digest& key,
                                                          std::span<const PackedShape> shapes,
-                                                         ThreadPool& pool);
-  /// Stores matrices that nobody writes to any more, later. They are not copied.
-  void store(const Digest& key, std::vector<kernels::PackedMatrix> matrices);
+                                                         ThreadPool& pool) override;
+  void store(const Digest& key, std::vector<kernels::PackedMatrix> matrices) override;
   /// Writes what is left, without waiting for the disk, until `deadline` or `*cancel`. Calls
   /// `progress` (may be empty) with bytes done and in all.
   void finish(std::chrono::steady_clock::time_point deadline, const std::atomic<bool>* cancel,
               const std::function<void(uint64_t done, uint64_t total)>& progress);
 
-  /// Bytes of the entry of that key, 0 if there is none. It is not checked.
-  [[nodiscard]] uint64_t size_of(const Digest& key) const;
+  [[nodiscard]] uint64_t size_of(const Digest& key) const override;
   struct Usage {
     uint64_t bytes = 0;
     uint64_t files = 0;

@@ -9,6 +9,7 @@
 
 #include "arithmetic/dot.h"
 #include "arithmetic/format.h"
+#include "base/mutex.h"
 #include "weights/dtype.h"
 #include "weights/quantize.h"
 #include "weights/quantize_tile.h"
@@ -116,7 +117,7 @@ class IdleWork {
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<std::unique_ptr<TileWork>> idle_;
 };
 
