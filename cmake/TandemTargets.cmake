@@ -1,6 +1,12 @@
-# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders.
+# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders, those
+# left out that have a CMakeLists.txt of their own.
 function(tandem_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  file(GLOB own LIST_DIRECTORIES false ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
+  foreach(file ${own})
+    get_filename_component(folder ${file} DIRECTORY)
+    list(FILTER sources EXCLUDE REGEX "^${folder}/")
+  endforeach()
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     target_include_directories(tandem_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)

@@ -1,0 +1,45 @@
+// 6-bit weights in groups of 32: scale * (quant - 32). The low four bits lie as those of dot4.wgsl;
+// of the high two, byte i of a group's two words holds those of quants 16 w + i, + 4, + 8 and + 12.
+// Each plane is below 2^24 a group and below 2^30 for a lane's 64 groups.
+
+@group(0) @binding(6) var<storage, read> weights: array<vec4u>;  // [row][group]
+@group(0) @binding(7) var<storage, read> multipliers: array<u32>;  // [row][group / 4] bytes: scale
+@group(0) @binding(8) var<storage, read> group_sums: array<u32>;   // as in dot4.wgsl
+@group(0) @binding(9) var<storage, read> high_bits: array<vec2u>;  // [row][group]
+
+// The high bits of 16 quants, in place.
+fn spread(word: u32) -> vec4u {
+  return (vec4u(word << 4u, word << 2u, word, word >> 2u)) & vec4u(0x30303030u);
+}
+
+fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
+  let groups = parameters.words / 2u;
+  for (var g = lane; g < groups; g += kLanes) {
+    var even: array<vec4u, kRows>;
+    var odd: array<vec4u, kRows>;
+    var scale: array<i32, kRows>;
+    for (var r = 0u; r < kRows; r++) {
+      let index = min(row + r, parameters.rows - 1u) * groups + g;
+      let w = weights[index];
+      let high = high_bits[index];
+      even[r] = (w & vec4u(0x0f0f0f0fu)) | spread(high.x);
+      odd[r] = ((w >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(high.y);
+      scale[r] = i32((multipliers[index / 4u] >> ((index & 3u) * 8u)) & 0xffu);
+    }
+    for (var t = 0u; t < kTokens; t++) {
+      let token = min(parameters.first_token + t, parameters.tokens - 1u);
+      let high = token * 2u * parameters.words + g * 2u;
+      let low = high + parameters.words;
+      let h0 = planes[high];
+      let h1 = planes[high + 1u];
+      let l0 = planes[low];
+      let l1 = planes[low + 1u];
+      let s = bitcast<i32>(group_sums[token * groups + g]);
+      let x = vec2i((s << 16u) >> 16u, s >> 16u);
+      for (var r = 0u; r < kRows; r++) {
+        let q = vec2i(dot16(even[r], h0) + dot16(odd[r], h1), dot16(even[r], l0) + dot16(odd[r], l1));
+        (*sums)[r * kTokens + t] += scale[r] * (q - 32i * x);
+      }
+    }
+  }
+}
