@@ -1,0 +1,61 @@
+// Products on NVIDIA GPUs. Bits are those of src/arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/result.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/gpu/layout.h"
+
+namespace tandem::kernels::cuda {
+
+/// Weights on the device, in the layout of gpu::Weights.
+struct Matrix {
+  WeightFormat format = WeightFormat::k8;
+  uint32_t rows = 0;
+  uint32_t padded = 0;
+  Memory quants;
+  Memory high;
+  Memory multipliers;
+  Memory row_scales;
+};
+
+/// Activations on the device, in the layout of gpu::Activations.
+struct Activations {
+  uint32_t tokens = 0;
+  uint32_t padded = 0;
+  Memory planes;
+  Memory exponents;
+  Memory group_sums;
+};
+
+/// How a product of one token is cut among threads. Any choice gives the same bits.
+struct DotShape {
+  uint32_t rows = 2;       ///< of a warp: 1, 2 or 4
+  uint32_t threads = 256;  ///< of a block: a multiple of 32
+};
+
+/// Not thread-safe; must not outlive the device.
+class Dots {
+ public:
+  explicit Dots(Device& device) : device_(device) {}
+
+  Result<Matrix> upload(const gpu::Weights& weights);
+  Result<Activations> upload(const gpu::Activations& activations);
+  /// Starts out[t * matrix.rows + r] = scaled(dot(row r, in[t])) (+ bias[r] unless null) for all
+  /// tokens; `out` and `bias` hold binary32.
+  Status matmul(const Matrix& matrix, const Activations& in, const Memory* bias,
+                const Memory& out);
+  void set_shape(const DotShape& shape) { shape_ = shape; }
+
+ private:
+  Result<api::Function> function(const std::string& name);
+
+  Device& device_;
+  DotShape shape_;
+  std::map<std::string, api::Function> functions_;
+};
+
+}  // namespace tandem::kernels::cuda
