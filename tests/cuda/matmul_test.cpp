@@ -65,8 +65,8 @@ TEST_P(Matmul, EqualsTheReferenceForRaggedShapes) {
     for (const uint32_t rows : {1U, 15U, 16U, 17U, 33U, 130U}) {
       const PackedMatrix matrix =
           gpu::make_matrix(GetParam(), rows, columns, Extreme::kRandom, random);
-      expect_equal_products(matrix, gpu::make_product(matrix, 1 + columns % 7,
-                                                      kFills[columns % 6], rows % 2 == 0, random));
+      expect_equal_products(matrix, gpu::make_product(matrix, 1 + columns % 7, kFills[columns % 6],
+                                                      rows % 2 == 0, random));
     }
   }
 }

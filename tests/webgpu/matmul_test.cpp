@@ -52,8 +52,8 @@ TEST_P(Matmul, EqualsTheReferenceForEveryNumberOfTokens) {
   Random random(2);
   const PackedMatrix matrix = gpu::make_matrix(GetParam(), 21, 320, Extreme::kRandom, random);
   for (uint32_t tokens = 1; tokens <= 17; ++tokens) {
-    expect_equal_products(matrix,
-                          gpu::make_product(matrix, tokens, Fill::kRandom, tokens % 2 == 0, random));
+    expect_equal_products(
+        matrix, gpu::make_product(matrix, tokens, Fill::kRandom, tokens % 2 == 0, random));
   }
 }
 
@@ -71,8 +71,7 @@ TEST_P(Matmul, EveryCutGivesTheSameBits) {
 TEST_P(Matmul, NoSumOverflowsInTheLongestRows) {
   Random random(4);
   for (const Extreme kind : {Extreme::kHighest, Extreme::kLowest, Extreme::kRandom}) {
-    const PackedMatrix matrix =
-        gpu::make_matrix(GetParam(), 3, arithmetic::kMaxRow, kind, random);
+    const PackedMatrix matrix = gpu::make_matrix(GetParam(), 3, arithmetic::kMaxRow, kind, random);
     for (const Fill fill : {Fill::kHighest, Fill::kLowest, Fill::kRandom}) {
       expect_equal_products(matrix, gpu::make_product(matrix, 1, fill, false, random));
     }

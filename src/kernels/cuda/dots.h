@@ -46,8 +46,7 @@ class Dots {
   Result<Activations> upload(const gpu::Activations& activations);
   /// Starts out[t * matrix.rows + r] = scaled(dot(row r, in[t])) (+ bias[r] unless null) for all
   /// tokens; `out` and `bias` hold binary32.
-  Status matmul(const Matrix& matrix, const Activations& in, const Memory* bias,
-                const Memory& out);
+  Status matmul(const Matrix& matrix, const Activations& in, const Memory* bias, const Memory& out);
   void set_shape(const DotShape& shape) { shape_ = shape; }
 
  private:

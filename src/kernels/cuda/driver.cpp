@@ -21,8 +21,8 @@ Result<api::Functions> load_driver() {
   }
   api::Functions functions;
   std::string missing;
-#define TANDEM_CUDA_LOAD(member, name, parameters)                                \
-  functions.member = reinterpret_cast<int(*) parameters>(dlsym(library, name));   \
+#define TANDEM_CUDA_LOAD(member, name, parameters)                              \
+  functions.member = reinterpret_cast<int(*) parameters>(dlsym(library, name)); \
   if (functions.member == nullptr) missing += std::string(missing.empty() ? "" : ", ") + (name);
   using namespace api;
   TANDEM_CUDA_FUNCTIONS(TANDEM_CUDA_LOAD)

@@ -46,8 +46,8 @@ void convert_multipliers4(const PackedMatrix& matrix, uint32_t row, Weights& wei
     const uint8_t scale = step[group % 2 * kTileRows + lane];
     const uint8_t rest = step[2 * kTileRows + lane];
     *out++ = scale & 63U;
-    *out++ = static_cast<uint8_t>(scale >> 6U |
-                                  (group % 2 == 0 ? rest & 15U : uint32_t{rest} >> 4U) << 2U);
+    *out++ = static_cast<uint8_t>(scale >> 6U | (group % 2 == 0 ? rest & 15U : uint32_t{rest} >> 4U)
+                                                    << 2U);
   }
 }
 
@@ -120,9 +120,8 @@ Activations to_gpu(std::span<const int16_t> values, std::span<const int32_t> exp
       low_sums[k / kGroup] += low;
     }
     for (size_t g = 0; g < groups; ++g) {
-      x.group_sums[t * groups + g] =
-          (static_cast<uint32_t>(high_sums[g]) & 0xffffU) | static_cast<uint32_t>(low_sums[g])
-                                                                << 16U;
+      x.group_sums[t * groups + g] = (static_cast<uint32_t>(high_sums[g]) & 0xffffU) |
+                                     static_cast<uint32_t>(low_sums[g]) << 16U;
     }
   }
   return x;

@@ -20,6 +20,7 @@ using BindGroup = struct BindGroupOpaque*;
 using CommandEncoder = struct CommandEncoderOpaque*;
 using ComputePass = struct ComputePassOpaque*;
 using CommandBuffer = struct CommandBufferOpaque*;
+using QuerySet = struct QuerySetOpaque*;
 
 using Bool = uint32_t;
 using Flags = uint64_t;
@@ -33,14 +34,18 @@ inline constexpr uint32_t kAllowSpontaneous = 3;
 inline constexpr uint32_t kShaderSourceWgsl = 2;
 inline constexpr uint32_t kFeatureLevelCore = 2;
 inline constexpr uint32_t kHighPerformance = 2;
-inline constexpr uint32_t kBackendVulkan = 6;
 inline constexpr uint32_t kAdapterIsCpu = 3;
+/// The feature's number in bun-webgpu 0.1.7; newer headers have another one, so that its presence
+/// shows only when a query set is made.
+inline constexpr uint32_t kTimestampQuery = 3;
+inline constexpr uint32_t kQueryTimestamp = 2;  ///< the type of query
 
 inline constexpr Flags kMapRead = 0x1;
 inline constexpr Flags kCopySource = 0x4;
 inline constexpr Flags kCopyDestination = 0x8;
 inline constexpr Flags kUniform = 0x40;
 inline constexpr Flags kStorage = 0x80;
+inline constexpr Flags kQueryResolve = 0x200;
 inline constexpr Flags kMapModeRead = 0x1;
 
 struct StringView {
@@ -209,65 +214,91 @@ struct BindGroupDescriptor {
   const BindGroupEntry* entries = nullptr;
 };
 
+struct QuerySetDescriptor {
+  Chain* next = nullptr;
+  StringView label;
+  uint32_t type = kQueryTimestamp;
+  uint32_t count = 0;
+};
+
+struct TimestampWrites {
+  Chain* next = nullptr;
+  QuerySet queries = nullptr;
+  uint32_t begin_index = 0;
+  uint32_t end_index = 0;
+};
+
+struct ComputePassDescriptor {
+  Chain* next = nullptr;
+  StringView label;
+  const TimestampWrites* timestamps = nullptr;
+};
+
 /// The functions, by the names of webgpu.h: X(result, member, name, parameters).
-#define TANDEM_WEBGPU_FUNCTIONS(X)                                                               \
-  X(Instance, create_instance, "wgpuCreateInstance", (const void*))                              \
-  X(void, instance_release, "wgpuInstanceRelease", (Instance))                                   \
-  X(void, instance_process_events, "wgpuInstanceProcessEvents", (Instance))                      \
-  X(Future, instance_request_adapter, "wgpuInstanceRequestAdapter",                              \
-    (Instance, const RequestAdapterOptions*, Callback<AdapterFunction>))                         \
-  X(uint32_t, adapter_get_info, "wgpuAdapterGetInfo", (Adapter, AdapterInfo*))                   \
-  X(void, adapter_info_free_members, "wgpuAdapterInfoFreeMembers", (AdapterInfo))                \
-  X(uint32_t, adapter_get_limits, "wgpuAdapterGetLimits", (Adapter, Limits*))                    \
-  X(Future, adapter_request_device, "wgpuAdapterRequestDevice",                                  \
-    (Adapter, const DeviceDescriptor*, Callback<DeviceFunction>))                                \
-  X(void, adapter_release, "wgpuAdapterRelease", (Adapter))                                      \
-  X(Queue, device_get_queue, "wgpuDeviceGetQueue", (DeviceHandle))                               \
-  X(void, device_release, "wgpuDeviceRelease", (DeviceHandle))                                   \
-  X(void, queue_release, "wgpuQueueRelease", (Queue))                                            \
-  X(BufferHandle, device_create_buffer, "wgpuDeviceCreateBuffer",                                \
-    (DeviceHandle, const BufferDescriptor*))                                                     \
-  X(void, buffer_destroy, "wgpuBufferDestroy", (BufferHandle))                                   \
-  X(void, buffer_release, "wgpuBufferRelease", (BufferHandle))                                   \
-  X(Future, buffer_map_async, "wgpuBufferMapAsync",                                              \
-    (BufferHandle, Flags, size_t, size_t, Callback<StatusFunction>))                             \
-  X(const void*, buffer_get_const_mapped_range, "wgpuBufferGetConstMappedRange",                 \
-    (BufferHandle, size_t, size_t))                                                              \
-  X(void, buffer_unmap, "wgpuBufferUnmap", (BufferHandle))                                       \
-  X(ShaderModule, device_create_shader_module, "wgpuDeviceCreateShaderModule",                   \
-    (DeviceHandle, const ShaderModuleDescriptor*))                                               \
-  X(void, shader_module_release, "wgpuShaderModuleRelease", (ShaderModule))                      \
-  X(PipelineHandle, device_create_compute_pipeline, "wgpuDeviceCreateComputePipeline",           \
-    (DeviceHandle, const PipelineDescriptor*))                                                   \
-  X(void, compute_pipeline_release, "wgpuComputePipelineRelease", (PipelineHandle))              \
-  X(BindGroupLayout, compute_pipeline_get_bind_group_layout,                                     \
-    "wgpuComputePipelineGetBindGroupLayout", (PipelineHandle, uint32_t))                         \
-  X(void, bind_group_layout_release, "wgpuBindGroupLayoutRelease", (BindGroupLayout))            \
-  X(BindGroup, device_create_bind_group, "wgpuDeviceCreateBindGroup",                            \
-    (DeviceHandle, const BindGroupDescriptor*))                                                  \
-  X(void, bind_group_release, "wgpuBindGroupRelease", (BindGroup))                               \
-  X(CommandEncoder, device_create_command_encoder, "wgpuDeviceCreateCommandEncoder",             \
-    (DeviceHandle, const void*))                                                                 \
-  X(void, command_encoder_release, "wgpuCommandEncoderRelease", (CommandEncoder))                \
-  X(ComputePass, command_encoder_begin_compute_pass, "wgpuCommandEncoderBeginComputePass",       \
-    (CommandEncoder, const void*))                                                               \
-  X(void, command_encoder_copy_buffer_to_buffer, "wgpuCommandEncoderCopyBufferToBuffer",         \
-    (CommandEncoder, BufferHandle, uint64_t, BufferHandle, uint64_t, uint64_t))                  \
-  X(CommandBuffer, command_encoder_finish, "wgpuCommandEncoderFinish",                           \
-    (CommandEncoder, const void*))                                                               \
-  X(void, command_buffer_release, "wgpuCommandBufferRelease", (CommandBuffer))                   \
-  X(void, compute_pass_set_pipeline, "wgpuComputePassEncoderSetPipeline",                        \
-    (ComputePass, PipelineHandle))                                                               \
-  X(void, compute_pass_set_bind_group, "wgpuComputePassEncoderSetBindGroup",                     \
-    (ComputePass, uint32_t, BindGroup, size_t, const uint32_t*))                                 \
-  X(void, compute_pass_dispatch, "wgpuComputePassEncoderDispatchWorkgroups",                     \
-    (ComputePass, uint32_t, uint32_t, uint32_t))                                                 \
-  X(void, compute_pass_end, "wgpuComputePassEncoderEnd", (ComputePass))                          \
-  X(void, compute_pass_release, "wgpuComputePassEncoderRelease", (ComputePass))                  \
-  X(void, queue_submit, "wgpuQueueSubmit", (Queue, size_t, const CommandBuffer*))                \
-  X(void, queue_write_buffer, "wgpuQueueWriteBuffer",                                            \
-    (Queue, BufferHandle, uint64_t, const void*, size_t))                                        \
-  X(Future, queue_on_submitted_work_done, "wgpuQueueOnSubmittedWorkDone",                        \
+#define TANDEM_WEBGPU_FUNCTIONS(X)                                                         \
+  X(Instance, create_instance, "wgpuCreateInstance", (const void*))                        \
+  X(void, instance_release, "wgpuInstanceRelease", (Instance))                             \
+  X(void, instance_process_events, "wgpuInstanceProcessEvents", (Instance))                \
+  X(Future, instance_request_adapter, "wgpuInstanceRequestAdapter",                        \
+    (Instance, const RequestAdapterOptions*, Callback<AdapterFunction>))                   \
+  X(uint32_t, adapter_get_info, "wgpuAdapterGetInfo", (Adapter, AdapterInfo*))             \
+  X(void, adapter_info_free_members, "wgpuAdapterInfoFreeMembers", (AdapterInfo))          \
+  X(uint32_t, adapter_get_limits, "wgpuAdapterGetLimits", (Adapter, Limits*))              \
+  X(Future, adapter_request_device, "wgpuAdapterRequestDevice",                            \
+    (Adapter, const DeviceDescriptor*, Callback<DeviceFunction>))                          \
+  X(void, adapter_release, "wgpuAdapterRelease", (Adapter))                                \
+  X(Queue, device_get_queue, "wgpuDeviceGetQueue", (DeviceHandle))                         \
+  X(void, device_release, "wgpuDeviceRelease", (DeviceHandle))                             \
+  X(void, queue_release, "wgpuQueueRelease", (Queue))                                      \
+  X(BufferHandle, device_create_buffer, "wgpuDeviceCreateBuffer",                          \
+    (DeviceHandle, const BufferDescriptor*))                                               \
+  X(void, buffer_destroy, "wgpuBufferDestroy", (BufferHandle))                             \
+  X(void, buffer_release, "wgpuBufferRelease", (BufferHandle))                             \
+  X(Future, buffer_map_async, "wgpuBufferMapAsync",                                        \
+    (BufferHandle, Flags, size_t, size_t, Callback<StatusFunction>))                       \
+  X(const void*, buffer_get_const_mapped_range, "wgpuBufferGetConstMappedRange",           \
+    (BufferHandle, size_t, size_t))                                                        \
+  X(void, buffer_unmap, "wgpuBufferUnmap", (BufferHandle))                                 \
+  X(ShaderModule, device_create_shader_module, "wgpuDeviceCreateShaderModule",             \
+    (DeviceHandle, const ShaderModuleDescriptor*))                                         \
+  X(void, shader_module_release, "wgpuShaderModuleRelease", (ShaderModule))                \
+  X(PipelineHandle, device_create_compute_pipeline, "wgpuDeviceCreateComputePipeline",     \
+    (DeviceHandle, const PipelineDescriptor*))                                             \
+  X(void, compute_pipeline_release, "wgpuComputePipelineRelease", (PipelineHandle))        \
+  X(BindGroupLayout, compute_pipeline_get_bind_group_layout,                               \
+    "wgpuComputePipelineGetBindGroupLayout", (PipelineHandle, uint32_t))                   \
+  X(void, bind_group_layout_release, "wgpuBindGroupLayoutRelease", (BindGroupLayout))      \
+  X(BindGroup, device_create_bind_group, "wgpuDeviceCreateBindGroup",                      \
+    (DeviceHandle, const BindGroupDescriptor*))                                            \
+  X(void, bind_group_release, "wgpuBindGroupRelease", (BindGroup))                         \
+  X(CommandEncoder, device_create_command_encoder, "wgpuDeviceCreateCommandEncoder",       \
+    (DeviceHandle, const void*))                                                           \
+  X(void, command_encoder_release, "wgpuCommandEncoderRelease", (CommandEncoder))          \
+  X(ComputePass, command_encoder_begin_compute_pass, "wgpuCommandEncoderBeginComputePass", \
+    (CommandEncoder, const ComputePassDescriptor*))                                        \
+  X(QuerySet, device_create_query_set, "wgpuDeviceCreateQuerySet",                         \
+    (DeviceHandle, const QuerySetDescriptor*))                                             \
+  X(void, query_set_release, "wgpuQuerySetRelease", (QuerySet))                            \
+  X(void, command_encoder_resolve_query_set, "wgpuCommandEncoderResolveQuerySet",          \
+    (CommandEncoder, QuerySet, uint32_t, uint32_t, BufferHandle, uint64_t))                \
+  X(uint32_t, adapter_has_feature, "wgpuAdapterHasFeature", (Adapter, uint32_t))           \
+  X(void, command_encoder_copy_buffer_to_buffer, "wgpuCommandEncoderCopyBufferToBuffer",   \
+    (CommandEncoder, BufferHandle, uint64_t, BufferHandle, uint64_t, uint64_t))            \
+  X(CommandBuffer, command_encoder_finish, "wgpuCommandEncoderFinish",                     \
+    (CommandEncoder, const void*))                                                         \
+  X(void, command_buffer_release, "wgpuCommandBufferRelease", (CommandBuffer))             \
+  X(void, compute_pass_set_pipeline, "wgpuComputePassEncoderSetPipeline",                  \
+    (ComputePass, PipelineHandle))                                                         \
+  X(void, compute_pass_set_bind_group, "wgpuComputePassEncoderSetBindGroup",               \
+    (ComputePass, uint32_t, BindGroup, size_t, const uint32_t*))                           \
+  X(void, compute_pass_dispatch, "wgpuComputePassEncoderDispatchWorkgroups",               \
+    (ComputePass, uint32_t, uint32_t, uint32_t))                                           \
+  X(void, compute_pass_end, "wgpuComputePassEncoderEnd", (ComputePass))                    \
+  X(void, compute_pass_release, "wgpuComputePassEncoderRelease", (ComputePass))            \
+  X(void, queue_submit, "wgpuQueueSubmit", (Queue, size_t, const CommandBuffer*))          \
+  X(void, queue_write_buffer, "wgpuQueueWriteBuffer",                                      \
+    (Queue, BufferHandle, uint64_t, const void*, size_t))                                  \
+  X(Future, queue_on_submitted_work_done, "wgpuQueueOnSubmittedWorkDone",                  \
     (Queue, Callback<StatusFunction>))
 
 /// The library's functions; all are set by load_library().

@@ -121,7 +121,12 @@ Result<std::unique_ptr<Device>> Device::open(const std::string& library) {
   device->info_.max_binding = limits.max_storage_binding;
   device->info_.max_workgroups = limits.max_workgroups;
 
+  const uint32_t timestamps = api::kTimestampQuery;
+  device->info_.timestamps = f.adapter_has_feature(device->adapter_, timestamps) != 0;
+
   api::DeviceDescriptor descriptor;
+  descriptor.feature_count = device->info_.timestamps ? 1 : 0;
+  descriptor.features = &timestamps;
   descriptor.limits = &limits;
   descriptor.lost.mode = api::kAllowSpontaneous;
   descriptor.lost.function = [](const api::DeviceHandle*, uint32_t, api::StringView message,
@@ -218,7 +223,8 @@ Result<Pipeline> Device::make_pipeline(std::string_view name, const std::string&
   wgsl.code = view_of(source);
   api::ShaderModuleDescriptor module_descriptor;
   module_descriptor.next = &wgsl.chain;
-  const api::ShaderModule module = functions_.device_create_shader_module(device_, &module_descriptor);
+  const api::ShaderModule module =
+      functions_.device_create_shader_module(device_, &module_descriptor);
   Status status = take_error();
   Pipeline pipeline;
   if (status.ok()) {
@@ -269,6 +275,13 @@ Status Device::submit_encoder(api::CommandEncoder encoder) {
 
 Status Device::submit(std::span<const Dispatch> dispatches) {
   if (dispatches.empty()) return {};
+  const api::CommandEncoder encoder = functions_.device_create_command_encoder(device_, nullptr);
+  TANDEM_TRY(encode(dispatches, encoder, nullptr));
+  return submit_encoder(encoder);
+}
+
+Status Device::encode(std::span<const Dispatch> dispatches, api::CommandEncoder encoder,
+                      const api::TimestampWrites* timestamps) {
   TANDEM_TRY(grow_parameters(dispatches.size()));
   std::vector<uint32_t> slots(dispatches.size() * kSlot / 4);
   for (size_t i = 0; i < dispatches.size(); ++i) {
@@ -277,9 +290,10 @@ Status Device::submit(std::span<const Dispatch> dispatches) {
   }
   TANDEM_TRY(write(parameters_, 0, std::as_bytes(std::span<const uint32_t>(slots))));
 
-  const api::CommandEncoder encoder = functions_.device_create_command_encoder(device_, nullptr);
-  const api::ComputePass pass = functions_.command_encoder_begin_compute_pass(encoder, nullptr);
-  std::vector<api::BindGroup> groups;
+  api::ComputePassDescriptor pass_descriptor;
+  pass_descriptor.timestamps = timestamps;
+  const api::ComputePass pass =
+      functions_.command_encoder_begin_compute_pass(encoder, &pass_descriptor);
   for (size_t i = 0; i < dispatches.size(); ++i) {
     const Dispatch& dispatch = dispatches[i];
     std::vector<api::BindGroupEntry> entries(dispatch.buffers.size() + 1);
@@ -294,18 +308,17 @@ Status Device::submit(std::span<const Dispatch> dispatches) {
     descriptor.layout = dispatch.pipeline->layout();
     descriptor.entry_count = entries.size();
     descriptor.entries = entries.data();
-    groups.push_back(functions_.device_create_bind_group(device_, &descriptor));
+    const api::BindGroup group = functions_.device_create_bind_group(device_, &descriptor);
     functions_.compute_pass_set_pipeline(pass, dispatch.pipeline->handle());
-    functions_.compute_pass_set_bind_group(pass, 0, groups.back(), 0, nullptr);
+    functions_.compute_pass_set_bind_group(pass, 0, group, 0, nullptr);
+    functions_.bind_group_release(group);  // the pass keeps it
     const uint32_t y = (dispatch.workgroups + info_.max_workgroups - 1) / info_.max_workgroups;
     const uint32_t x = y > 1 ? (dispatch.workgroups + y - 1) / y : dispatch.workgroups;
     functions_.compute_pass_dispatch(pass, x, y, 1);
   }
   functions_.compute_pass_end(pass);
   functions_.compute_pass_release(pass);
-  const Status status = submit_encoder(encoder);
-  for (const api::BindGroup group : groups) functions_.bind_group_release(group);
-  return status;
+  return {};
 }
 
 Status Device::copy(const Buffer& from, const Buffer& to, uint64_t bytes, uint32_t times) {
@@ -315,6 +328,53 @@ Status Device::copy(const Buffer& from, const Buffer& to, uint64_t bytes, uint32
                                                      bytes);
   }
   return submit_encoder(encoder);
+}
+
+Result<api::QuerySet> Device::make_queries(uint32_t count) {
+  if (!info_.timestamps) return unsupported("WebGPU: this device has no timestamps");
+  api::QuerySetDescriptor descriptor;
+  descriptor.count = count;
+  const api::QuerySet queries = functions_.device_create_query_set(device_, &descriptor);
+  TANDEM_TRY(take_error());
+  return queries;
+}
+
+Result<double> Device::submit_timed(api::CommandEncoder encoder, api::QuerySet queries,
+                                    uint32_t count) {
+  std::vector<uint64_t> nanoseconds(count);
+  TANDEM_ASSIGN(const Buffer resolved,
+                make_raw_buffer(count * 8, api::kQueryResolve | api::kCopySource));
+  functions_.command_encoder_resolve_query_set(encoder, queries, 0, count, resolved.handle(), 0);
+  Status status = submit_encoder(encoder);
+  if (status.ok()) status = read(resolved, nanoseconds);
+  functions_.query_set_release(queries);
+  if (!status.ok()) return status.error();
+  return static_cast<double>(nanoseconds.back() - nanoseconds.front()) * 1e-9;
+}
+
+Result<double> Device::seconds(std::span<const Dispatch> dispatches) {
+  TANDEM_ASSIGN(const api::QuerySet queries, make_queries(2));
+  const api::TimestampWrites timestamps = {nullptr, queries, 0, 1};
+  const api::CommandEncoder encoder = functions_.device_create_command_encoder(device_, nullptr);
+  TANDEM_TRY(encode(dispatches, encoder, &timestamps));
+  return submit_timed(encoder, queries, 2);
+}
+
+Result<double> Device::seconds_to_copy(const Buffer& from, const Buffer& to, uint64_t bytes,
+                                       uint32_t times) {
+  TANDEM_ASSIGN(const api::QuerySet queries, make_queries(4));
+  const api::CommandEncoder encoder = functions_.device_create_command_encoder(device_, nullptr);
+  // Only passes write timestamps: an empty one before and one after the copies.
+  for (uint32_t i = 0; i < 2; ++i) {
+    const api::TimestampWrites timestamps = {nullptr, queries, 2 * i, 2 * i + 1};
+    TANDEM_TRY(encode({}, encoder, &timestamps));
+    if (i != 0) break;
+    for (uint32_t k = 0; k < times; ++k) {
+      functions_.command_encoder_copy_buffer_to_buffer(encoder, from.handle(), 0, to.handle(), 0,
+                                                       bytes);
+    }
+  }
+  return submit_timed(encoder, queries, 4);
 }
 
 Status Device::wait() {
@@ -342,8 +402,7 @@ Status Device::read(const Buffer& buffer, uint64_t offset, std::span<std::byte> 
   if (!process_until(completion->done)) return io_error("WebGPU: the device does not answer");
   TANDEM_TRY(take_error());
   if (!completion->ok) return io_error("WebGPU: no mapping: " + completion->message);
-  const void* mapped =
-      functions_.buffer_get_const_mapped_range(staging.handle(), 0, data.size());
+  const void* mapped = functions_.buffer_get_const_mapped_range(staging.handle(), 0, data.size());
   if (mapped == nullptr) return io_error("WebGPU: the mapped memory is not there");
   std::memcpy(data.data(), mapped, data.size());
   functions_.buffer_unmap(staging.handle());

@@ -18,11 +18,12 @@ namespace tandem::kernels::webgpu {
 
 /// What was found.
 struct DeviceInfo {
-  std::string name;  ///< vendor, architecture, device
-  bool software = false;  ///< computed by the CPU
+  std::string name;          ///< vendor, architecture, device
+  bool software = false;     ///< computed by the CPU
   uint64_t max_buffer = 0;   ///< bytes
   uint64_t max_binding = 0;  ///< bytes that one binding of a kernel may span
   uint32_t max_workgroups = 0;
+  bool timestamps = false;  ///< seconds() is there
 };
 
 class Device;
@@ -58,8 +59,7 @@ class Buffer {
 class Pipeline {
  public:
   Pipeline() = default;
-  Pipeline(const api::Functions* functions, api::PipelineHandle handle,
-           api::BindGroupLayout layout)
+  Pipeline(const api::Functions* functions, api::PipelineHandle handle, api::BindGroupLayout layout)
       : functions_(functions), handle_(handle), layout_(layout) {}
   Pipeline(Pipeline&& other) noexcept { swap(other); }
   Pipeline& operator=(Pipeline&& other) noexcept {
@@ -124,6 +124,11 @@ class Device {
   Status submit(std::span<const Dispatch> dispatches);
   /// Copies `bytes` between different buffers, `times` times.
   Status copy(const Buffer& from, const Buffer& to, uint64_t bytes, uint32_t times = 1);
+  /// Runs dispatches, or copies as copy() does, and tells how long the device took for them, from
+  /// its own clock in steps of 0.1 ms. Error: kUnsupported without timestamps.
+  Result<double> seconds(std::span<const Dispatch> dispatches);
+  Result<double> seconds_to_copy(const Buffer& from, const Buffer& to, uint64_t bytes,
+                                 uint32_t times);
   /// Waits for all that was submitted. kIo if the device was lost, kInvalid with the first error
   /// that the library reported since the last call.
   Status wait();
@@ -142,6 +147,11 @@ class Device {
   Result<Buffer> make_raw_buffer(uint64_t bytes, api::Flags usage);
   Status grow_parameters(size_t dispatches);
   Status submit_encoder(api::CommandEncoder encoder);
+  Status encode(std::span<const Dispatch> dispatches, api::CommandEncoder encoder,
+                const api::TimestampWrites* timestamps);
+  /// Submits `encoder` and returns the difference of the last and the first of `count` queries.
+  Result<double> submit_timed(api::CommandEncoder encoder, api::QuerySet queries, uint32_t count);
+  Result<api::QuerySet> make_queries(uint32_t count);
 
   api::Functions functions_;
   api::Instance instance_ = nullptr;

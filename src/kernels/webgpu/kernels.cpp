@@ -93,10 +93,11 @@ Status Kernels::matmul(const Matrix& matrix, const ActivationBuffers& in, const 
                             {"kThreads", shape_.threads}}));
     Dispatch dispatch;
     dispatch.pipeline = made;
-    dispatch.parameters = {matrix.rows,           in.padded / 16, in.tokens, token,
-                           bias != nullptr ? 1U : 0U, matrix.rows};
-    dispatch.buffers = {&in.planes,  &in.exponents, &matrix.row_scales,
-                        bias != nullptr ? bias : &matrix.row_scales, &out, &matrix.quants};
+    dispatch.parameters = {matrix.rows, in.padded / 16, in.tokens, token, bias != nullptr ? 1U : 0U,
+                           matrix.rows};
+    dispatch.buffers = {
+        &in.planes, &in.exponents, &matrix.row_scales, bias != nullptr ? bias : &matrix.row_scales,
+        &out,       &matrix.quants};
     if (matrix.format != WeightFormat::k8) {
       dispatch.buffers.push_back(&matrix.multipliers);
       dispatch.buffers.push_back(&in.group_sums);

@@ -27,8 +27,8 @@ Result<api::Functions> load_library(const std::string& path) {
     }
     api::Functions functions;
     std::string missing;
-#define TANDEM_WEBGPU_LOAD(result, member, symbol, parameters)                              \
-  functions.member = reinterpret_cast<result(*) parameters>(dlsym(library, symbol));        \
+#define TANDEM_WEBGPU_LOAD(result, member, symbol, parameters)                       \
+  functions.member = reinterpret_cast<result(*) parameters>(dlsym(library, symbol)); \
   if (functions.member == nullptr) missing += std::string(missing.empty() ? "" : ", ") + (symbol);
     using namespace api;
     TANDEM_WEBGPU_FUNCTIONS(TANDEM_WEBGPU_LOAD)
