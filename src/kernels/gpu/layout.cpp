@@ -104,7 +104,7 @@ Activations to_gpu(std::span<const int16_t> values, std::span<const int32_t> exp
   x.padded = padded;
   x.planes.resize(size_t{x.tokens} * 2 * padded);
   x.exponents.assign(exponents.begin(), exponents.end());
-  const uint32_t groups = padded / kGroup;
+  const uint32_t groups = (padded + kGroup - 1) / kGroup;
   x.group_sums.resize(size_t{x.tokens} * groups);
   const size_t columns = x.tokens == 0 ? 0 : values.size() / x.tokens;
   for (size_t t = 0; t < x.tokens; ++t) {

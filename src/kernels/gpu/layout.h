@@ -44,7 +44,8 @@ struct Activations {
   std::vector<uint32_t> group_sums;  ///< [token][group] sums of the high | of the low plane << 16
 };
 
-/// `values` is [tokens][columns]; `padded` as that of the weights that they will meet.
+/// `values` is [tokens][columns]; `padded` as that of the weights that they will meet, or any
+/// multiple of 4 that holds the columns (heads).
 Activations to_gpu(std::span<const int16_t> values, std::span<const int32_t> exponents,
                    uint32_t padded);
 

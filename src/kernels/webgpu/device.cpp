@@ -296,13 +296,16 @@ Status Device::encode(std::span<const Dispatch> dispatches, api::CommandEncoder 
       functions_.command_encoder_begin_compute_pass(encoder, &pass_descriptor);
   for (size_t i = 0; i < dispatches.size(); ++i) {
     const Dispatch& dispatch = dispatches[i];
-    std::vector<api::BindGroupEntry> entries(dispatch.buffers.size() + 1);
+    std::vector<api::BindGroupEntry> entries(1);
     entries[0].buffer = parameters_.handle();
     entries[0].offset = i * kSlot;
     entries[0].size = Dispatch::kMaxParameters * 4;
     for (size_t b = 0; b < dispatch.buffers.size(); ++b) {
-      entries[b + 1].binding = static_cast<uint32_t>(b + 1);
-      entries[b + 1].buffer = dispatch.buffers[b]->handle();
+      if (dispatch.buffers[b] == nullptr) continue;
+      api::BindGroupEntry entry;
+      entry.binding = static_cast<uint32_t>(b + 1);
+      entry.buffer = dispatch.buffers[b]->handle();
+      entries.push_back(entry);
     }
     api::BindGroupDescriptor descriptor;
     descriptor.layout = dispatch.pipeline->layout();

@@ -83,9 +83,9 @@ class Pipeline {
 };
 
 /// One run of a kernel. `parameters` are the 32-bit words of its uniform structure at binding 0,
-/// at most kMaxParameters; `buffers` are bindings 1, 2, …. With more workgroups than a dimension
-/// holds they are spread over x and y, perhaps with a few too many: kernels number them as
-/// y * num_workgroups.x + x and ignore those past the end.
+/// at most kMaxParameters; `buffers` are bindings 1, 2, …, null where the kernel has none. With
+/// more workgroups than a dimension holds they are spread over x and y, perhaps with a few too
+/// many: kernels number them as y * num_workgroups.x + x and ignore those past the end.
 struct Dispatch {
   static constexpr size_t kMaxParameters = 16;
 
