@@ -34,6 +34,7 @@ inline constexpr uint32_t kAllowSpontaneous = 3;
 inline constexpr uint32_t kShaderSourceWgsl = 2;
 inline constexpr uint32_t kFeatureLevelCore = 2;
 inline constexpr uint32_t kHighPerformance = 2;
+inline constexpr uint32_t kBackendNull = 1;  ///< accepts everything, computes nothing
 inline constexpr uint32_t kAdapterIsCpu = 3;
 /// The feature's number in bun-webgpu 0.1.7; newer headers have another one, so that its presence
 /// shows only when a query set is made.

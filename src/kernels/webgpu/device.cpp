@@ -109,7 +109,9 @@ Result<std::unique_ptr<Device>> Device::open(const std::string& library) {
   device->info_.name =
       text_of(info.vendor) + " " + text_of(info.architecture) + " " + text_of(info.device);
   device->info_.software = info.adapter_type == api::kAdapterIsCpu;
+  const bool null = info.backend == api::kBackendNull;
   f.adapter_info_free_members(info);
+  if (null) return Error{ErrorKind::kNotFound, "WebGPU: no GPU that this library can use"};
 
   // A newer library may know more limits than this structure: room past its end is not written,
   // since the structure's size is part of the interface.

@@ -3,9 +3,10 @@
 // Each plane is below 2^24 a group and below 2^30 for a lane's 64 groups.
 
 @group(0) @binding(6) var<storage, read> weights: array<vec4u>;  // [row][group]
-@group(0) @binding(7) var<storage, read> multipliers: array<u32>;  // [row][group / 4] bytes: scale
-@group(0) @binding(8) var<storage, read> group_sums: array<u32>;   // as in dot4.wgsl
-@group(0) @binding(9) var<storage, read> high_bits: array<vec2u>;  // [row][group]
+// The high bits, [row][group][2], then the scales, [row][group / 4] bytes: one buffer, since no more
+// than eight are sure to be there.
+@group(0) @binding(7) var<storage, read> extra: array<u32>;
+@group(0) @binding(8) var<storage, read> group_sums: array<u32>;  // as in dot4.wgsl
 
 // The high bits of 16 quants, in place.
 fn spread(word: u32) -> vec4u {
@@ -14,6 +15,7 @@ fn spread(word: u32) -> vec4u {
 
 fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
   let groups = parameters.words / 2u;
+  let scales = parameters.rows * groups * 2u;
   for (var g = lane; g < groups; g += kLanes) {
     var even: array<vec4u, kRows>;
     var odd: array<vec4u, kRows>;
@@ -21,10 +23,9 @@ fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
     for (var r = 0u; r < kRows; r++) {
       let index = min(row + r, parameters.rows - 1u) * groups + g;
       let w = weights[index];
-      let high = high_bits[index];
-      even[r] = (w & vec4u(0x0f0f0f0fu)) | spread(high.x);
-      odd[r] = ((w >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(high.y);
-      scale[r] = i32((multipliers[index / 4u] >> ((index & 3u) * 8u)) & 0xffu);
+      even[r] = (w & vec4u(0x0f0f0f0fu)) | spread(extra[index * 2u]);
+      odd[r] = ((w >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(extra[index * 2u + 1u]);
+      scale[r] = i32((extra[scales + index / 4u] >> ((index & 3u) * 8u)) & 0xffu);
     }
     for (var t = 0u; t < kTokens; t++) {
       let token = min(parameters.first_token + t, parameters.tokens - 1u);

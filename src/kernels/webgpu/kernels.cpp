@@ -49,8 +49,9 @@ Result<Matrix> Kernels::upload(const gpu::Weights& weights) {
   matrix.columns = weights.columns;
   matrix.padded = weights.padded;
   TANDEM_ASSIGN(matrix.quants, device_.make_buffer(weights.quants));
-  TANDEM_ASSIGN(matrix.high, device_.make_buffer(weights.high));
-  TANDEM_ASSIGN(matrix.multipliers, device_.make_buffer(weights.multipliers));
+  std::vector<uint8_t> extra = weights.high;
+  extra.insert(extra.end(), weights.multipliers.begin(), weights.multipliers.end());
+  TANDEM_ASSIGN(matrix.extra, device_.make_buffer(extra));
   TANDEM_ASSIGN(matrix.row_scales, device_.make_buffer(weights.row_scales));
   return matrix;
 }
@@ -99,10 +100,9 @@ Status Kernels::matmul(const Matrix& matrix, const ActivationBuffers& in, const 
         &in.planes, &in.exponents, &matrix.row_scales, bias != nullptr ? bias : &matrix.row_scales,
         &out,       &matrix.quants};
     if (matrix.format != WeightFormat::k8) {
-      dispatch.buffers.push_back(&matrix.multipliers);
+      dispatch.buffers.push_back(&matrix.extra);
       dispatch.buffers.push_back(&in.group_sums);
     }
-    if (matrix.format == WeightFormat::k6) dispatch.buffers.push_back(&matrix.high);
     const uint32_t block = shape_.threads / shape_.lanes * rows;
     dispatch.workgroups = (matrix.rows + block - 1) / block;
     commands.push_back(std::move(dispatch));

@@ -22,8 +22,7 @@ struct Matrix {
   uint32_t columns = 0;
   uint32_t padded = 0;
   Buffer quants;
-  Buffer high;
-  Buffer multipliers;
+  Buffer extra;  ///< k4: the multipliers; k6: the high bits, then the multipliers
   Buffer row_scales;
 };
 
