@@ -157,13 +157,14 @@ void print_head(const char* backend, const std::string& device, double copy) {
   std::printf("\n%s on %s: copying on the device %.0f GB/s, bytes read + written\n", backend,
               device.c_str(), copy * 1e-9);
   std::printf(
-      "  weights          shape tokens  cut           us (least - most)      GB/s  of copying\n");
+      "  weights          shape tokens  cut              us (least - most)      GB/s  of "
+      "copying\n");
 }
 
 bool print_row(const Shape& shape, const std::string& cut, uint64_t bytes, const Spread& time,
                double copy, bool equal) {
   const double speed = static_cast<double>(bytes) / time.median;
-  std::printf("  %d bits  %7u x %-6u %5u  %-11s %8.2f (%.2f - %.2f)  %7.0f  %5.1f %%  %s\n",
+  std::printf("  %d bits  %7u x %-6u %5u  %-14s %8.2f (%.2f - %.2f)  %7.0f  %5.1f %%  %s\n",
               shape.format == WeightFormat::k8   ? 8
               : shape.format == WeightFormat::k4 ? 4
                                                  : 6,
@@ -209,12 +210,19 @@ Result<bool> bench_cuda(bool tune) {
       matrices.push_back(std::move(matrix));
     }
     std::vector<float> out(size_t{shape.tokens} * shape.rows);
-    std::vector<cuda::DotShape> cuts = {cuda::DotShape{}};
+    std::vector<cuda::DotShape> cuts = {cuda::best_shape(shape.format, shape.rows, shape.columns)};
     if (tune && shape.tokens == 1) {
       cuts.clear();
       for (const uint32_t rows : {1U, 2U, 4U}) {
-        for (const uint32_t threads : {64U, 128U, 256U, 512U}) cuts.push_back({rows, threads});
+        for (const uint32_t loads : {4U, 8U}) {
+          for (const uint32_t lanes : {32U, 64U, 128U}) {
+            cuts.push_back({rows, loads, lanes, 128, true});
+          }
+        }
       }
+      cuts.push_back({1, 4, 32, 128, false});
+      cuts.push_back({1, 4, 32, 64, true});
+      cuts.push_back({1, 4, 32, 256, true});
     }
     for (const cuda::DotShape& cut : cuts) {
       dots.set_shape(cut);
@@ -231,7 +239,10 @@ Result<bool> bench_cuda(bool tune) {
             });
           }));
       TANDEM_TRY(device->read(result, out));
-      all_equal &= print_row(shape, std::to_string(cut.rows) + "r " + std::to_string(cut.threads),
+      all_equal &= print_row(shape,
+                             std::to_string(cut.rows) + "r " + std::to_string(cut.loads) + "l " +
+                                 std::to_string(cut.lanes) + "/" + std::to_string(cut.threads) +
+                                 (cut.early ? "" : " w"),
                              weights.bytes(), time, copy, matches(shape, weights, in, out));
     }
   }

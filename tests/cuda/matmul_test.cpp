@@ -85,11 +85,65 @@ TEST_P(Matmul, EveryCutGivesTheSameBits) {
   const PackedMatrix matrix = gpu::make_matrix(GetParam(), 1037, 4100, Extreme::kRandom, random);
   const gpu::Product product = gpu::make_product(matrix, 1, Fill::kRandom, true, random);
   for (const uint32_t rows : {1U, 2U, 4U}) {
-    for (const uint32_t threads : {32U, 128U, 256U, 1024U}) {
-      dots_->set_shape({.rows = rows, .threads = threads});
-      expect_equal_products(matrix, product);
+    for (const uint32_t loads : {4U, 8U}) {
+      for (const uint32_t lanes : {32U, 64U, 128U, 256U}) {
+        for (uint32_t threads = lanes; threads <= 256; threads *= 2) {
+          for (const bool early : {false, true}) {
+            dots_->set_shape({rows, loads, lanes, threads, early});
+            expect_equal_products(matrix, product);
+          }
+        }
+      }
     }
   }
+}
+
+TEST_P(Matmul, CutsThatThereAreNotAreRefused) {
+  Random random(6);
+  const PackedMatrix matrix = gpu::make_matrix(GetParam(), 8, 64, Extreme::kRandom, random);
+  const gpu::Product product = gpu::make_product(matrix, 1, Fill::kRandom, false, random);
+  Result<Matrix> weights = dots_->upload(gpu::to_gpu(matrix));
+  Result<Activations> in =
+      dots_->upload(gpu::to_gpu(product.values, product.exponents, padded_columns(matrix.columns)));
+  Result<Memory> out = (*test_device())->allocate(8 * sizeof(float));
+  ASSERT_TRUE(weights.ok() && in.ok() && out.ok());
+  for (const DotShape shape : {DotShape{.lanes = 48, .threads = 48}, DotShape{.lanes = 0},
+                               DotShape{.lanes = 64, .threads = 96}, DotShape{.threads = 512},
+                               DotShape{.rows = 3}, DotShape{.loads = 5}}) {
+    dots_->set_shape(shape);
+    EXPECT_FALSE(dots_->matmul(*weights, *in, nullptr, *out).ok());
+  }
+}
+
+// Products that begin while the one before ends, each into what the next reads: were one of them
+// too early, its result would be that of older activations. The results of a product are the bytes
+// of the next one's planes, whatever they mean as numbers.
+TEST_P(Matmul, AProductWaitsForWhatTheOneBeforeWrites) {
+  Random random(7);
+  constexpr uint32_t kSize = 1024;  // rows * 4 bytes are two planes of columns
+  const PackedMatrix matrix =
+      gpu::make_matrix(GetParam(), kSize / 2, kSize, Extreme::kRandom, random);
+  const gpu::Product product = gpu::make_product(matrix, 1, Fill::kRandom, false, random);
+  Result<Matrix> weights = dots_->upload(gpu::to_gpu(matrix));
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  const auto chain = [&](bool early) {
+    DotShape shape;
+    shape.early = early;
+    dots_->set_shape(shape);
+    std::vector<uint32_t> words(kSize / 2);
+    Activations x[2];
+    for (Activations& each : x) {
+      each = std::move(*dots_->upload(gpu::to_gpu(product.values, product.exponents, kSize)));
+    }
+    for (int i = 0; i < 200; ++i) {
+      const Status started = dots_->matmul(*weights, x[i % 2], nullptr, x[(i + 1) % 2].planes);
+      EXPECT_TRUE(started.ok()) << started.error().message;
+    }
+    EXPECT_TRUE((*test_device())->read(x[0].planes, words).ok());
+    return words;
+  };
+  const std::vector<uint32_t> expected = chain(false);
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(chain(true), expected) << "repetition " << i;
 }
 
 TEST_P(Matmul, NoSumOverflowsInTheLongestRows) {

@@ -18,6 +18,7 @@ struct Arguments {
   uint32_t words;
   uint32_t tokens;
   uint32_t first_token;
+  uint32_t lanes;
 };
 
 const char* bits_of(WeightFormat format) {
@@ -32,7 +33,17 @@ const char* bits_of(WeightFormat format) {
   return "";
 }
 
+// The kernels' launch bounds in dots.cu.
+constexpr uint32_t kMaxThreads = 256;
+
 }  // namespace
+
+DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
+  (void)format;
+  (void)rows;
+  (void)columns;
+  return {};
+}
 
 Result<api::Function> Dots::function(const std::string& name) {
   const auto found = functions_.find(name);
@@ -66,13 +77,25 @@ Result<Activations> Dots::upload(const gpu::Activations& activations) {
 
 Status Dots::matmul(const Matrix& matrix, const Activations& in, const Memory* bias,
                     const Memory& out) {
+  const DotShape best =
+      shape_.has_value() ? *shape_ : best_shape(matrix.format, matrix.rows, matrix.padded);
   for (uint32_t token = 0; token < in.tokens;) {
     const uint32_t left = in.tokens - token;
     const uint32_t tokens = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    const uint32_t rows = tokens == 1 ? shape_.rows : tokens == 8 ? 1 : 2;
+    DotShape shape = best;
+    if (tokens > 1) {
+      shape.rows = 2;
+      shape.loads = 4;
+    }
+    if (shape.lanes == 0 || shape.lanes % 32 != 0 || shape.threads % shape.lanes != 0 ||
+        shape.threads > kMaxThreads) {
+      return invalid("CUDA: " + std::to_string(shape.lanes) + " lanes of a block of " +
+                     std::to_string(shape.threads) + " threads");
+    }
     TANDEM_ASSIGN(const api::Function kernel,
                   function(std::string("dot") + bits_of(matrix.format) + "_rows" +
-                           std::to_string(rows) + "_tokens" + std::to_string(tokens)));
+                           std::to_string(shape.rows) + "_tokens" + std::to_string(tokens) +
+                           "_loads" + std::to_string(shape.loads)));
     Arguments arguments = {matrix.quants.address(),
                            matrix.multipliers.address(),
                            matrix.high.address(),
@@ -85,10 +108,12 @@ Status Dots::matmul(const Matrix& matrix, const Activations& in, const Memory* b
                            matrix.rows,
                            in.padded / 16,
                            in.tokens,
-                           token};
+                           token,
+                           shape.lanes};
     void* pointers[] = {&arguments};
-    const uint32_t block = shape_.threads / 32 * rows;
-    TANDEM_TRY(device_.launch(kernel, (matrix.rows + block - 1) / block, shape_.threads, pointers));
+    const uint32_t block = shape.threads / shape.lanes * shape.rows;
+    TANDEM_TRY(device_.launch(kernel, (matrix.rows + block - 1) / block, shape.threads, pointers,
+                              shape.early));
     token += tokens;
   }
   return {};

@@ -1,14 +1,18 @@
 // Products of integer weights with 16-bit activations on NVIDIA GPUs: arithmetic/dot.h.
-// A warp takes some consecutive rows; a lane reads 16 bytes of each at a time and sums the two
-// planes of the activations apart with dp4a. Layouts: kernels/gpu/layout.h. Integer sums have no
-// order; the two roundings at the end are written as __fmul_rn and __fadd_rn, which the compiler
-// may neither contract nor move.
+// Some lanes, of one warp or of several, take kRows consecutive rows. Each asks for 16 bytes of
+// every row kBatch times before it uses the first, and sums the two planes of the activations apart
+// with dp4a. Layouts: kernels/gpu/layout.h. Integer sums have no order; the two roundings at the
+// end are written as __fmul_rn and __fadd_rn, which the compiler may neither contract nor move.
+//
+// From Hopper on a kernel may begin while the one before it ends: its first weights, which no
+// kernel writes, are then on their way when its activations are ready (wait_for_inputs).
 
 #include <cstdint>
 
 namespace {
 
-constexpr int kLanes = 32;
+constexpr int kWarp = 32;
+constexpr int kMaxThreads = 256;  // of a block; dots.h says so too
 
 struct Arguments {
   const uint4* weights;
@@ -24,7 +28,53 @@ struct Arguments {
   uint32_t words;  // 16-byte words of a token's plane
   uint32_t tokens;
   uint32_t first_token;
+  uint32_t lanes;  // that share rows: a multiple of kWarp that divides the block
 };
+
+enum Format { kEight, kFour, kSix };
+
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// What earlier kernels wrote may be read, and what they read may be written, from here on.
+__device__ __forceinline__ void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Weights are read once: they shall not push the activations out of the first cache. Volatile, so
+// that the loads of a batch stay together and before wait_for_inputs.
+__device__ __forceinline__ uint4 load_once(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from));
+  return x;
+}
+
+__device__ __forceinline__ uint2 load_once(const uint2* from) {
+  uint2 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+               : "=r"(x.x), "=r"(x.y)
+               : "l"(from));
+  return x;
+}
+
+__device__ __forceinline__ uint32_t load_once(const uint16_t* from) {
+  uint16_t x;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(from));
+  return x;
+}
+
+__device__ __forceinline__ uint32_t load_once(const uint8_t* from) {
+  uint32_t x;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
 
 __device__ __forceinline__ int dot16(uint4 w, uint4 x, int sum) {
   sum = __dp4a(static_cast<int>(w.x), static_cast<int>(x.x), sum);
@@ -52,145 +102,169 @@ __device__ __forceinline__ uint4 with_high(uint4 q, uint32_t bits) {
 // Sum over a warp.
 __device__ __forceinline__ long long warp_sum(long long x) {
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
   return x;
 }
 
-// One row's 16-byte word of 8-bit weights.
-struct Row8 {
-  uint4 w;
-  __device__ void load(const Arguments& a, size_t row, uint32_t word) {
-    w = __ldcs(&a.weights[row * a.words + word]);
-  }
-};
-
-template <int kRows, int kTokens>
-__device__ __forceinline__ void accumulate8(const Arguments& a, uint32_t row, uint32_t lane,
-                                            int (&high)[kRows][kTokens],
-                                            int (&low)[kRows][kTokens]) {
-#pragma unroll 4
-  for (uint32_t word = lane; word < a.words; word += kLanes) {
-    Row8 rows[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) rows[r].load(a, min(row + r, a.rows - 1), word);
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      const size_t token = min(a.first_token + t, a.tokens - 1);
-      const uint4 xh = __ldg(&a.planes[token * 2 * a.words + word]);
-      const uint4 xl = __ldg(&a.planes[(token * 2 + 1) * a.words + word]);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        high[r][t] = dot16(rows[r].w, xh, high[r][t]);
-        low[r][t] = dot16(rows[r].w, xl, low[r][t]);
-      }
-    }
-  }
-}
-
-// One row's group of 32 weights of 4 or 6 bits.
-template <bool kSix>
-struct Group {
-  uint4 even;
-  uint4 odd;
-  int scale;
-  int minimum;  // times the sum of the activations is taken away
+// What a lane multiplies at a time: 16 columns of 8 bits, or a group of 32 of 4 or 6 bits. Weights
+// are piece(row, index); Inputs is one token's share of the same columns.
+template <Format kFormat>
+struct Piece {
+  uint4 quants;
+  uint2 high_bits;
+  uint32_t multipliers;
 
   __device__ __forceinline__ void load(const Arguments& a, size_t index) {
-    const uint4 w = __ldcs(&a.weights[index]);
-    even = low_nibbles(w);
-    odd = high_nibbles(w);
-    if constexpr (kSix) {
-      const uint2 bits = __ldcs(&a.high_bits[index]);
-      even = with_high(even, bits.x);
-      odd = with_high(odd, bits.y);
-      scale = __ldcs(&a.multipliers[index]);
-      minimum = 32 * scale;
-    } else {
-      const uint32_t both = __ldcs(&reinterpret_cast<const uint16_t*>(a.multipliers)[index]);
-      scale = static_cast<int>(both & 0xffU);
-      minimum = static_cast<int>(both >> 8) * 8;
+    quants = load_once(&a.weights[index]);
+    if constexpr (kFormat == kFour) {
+      multipliers = load_once(&reinterpret_cast<const uint16_t*>(a.multipliers)[index]);
+    }
+    if constexpr (kFormat == kSix) {
+      high_bits = load_once(&a.high_bits[index]);
+      multipliers = load_once(&a.multipliers[index]);
     }
   }
 };
 
-template <bool kSix, int kRows, int kTokens>
-__device__ __forceinline__ void accumulate_groups(const Arguments& a, uint32_t row, uint32_t lane,
-                                                  int (&high)[kRows][kTokens],
-                                                  int (&low)[kRows][kTokens]) {
-  const uint32_t groups = a.words / 2;
-#pragma unroll 2
-  for (uint32_t g = lane; g < groups; g += kLanes) {
-    Group<kSix> rows[kRows];
+template <Format kFormat, int kRows, int kTokens>
+struct Sums {
+  int high[kRows][kTokens] = {};
+  int low[kRows][kTokens] = {};
+
+  __device__ __forceinline__ void add(const Arguments& a, const Piece<kFormat> (&rows)[kRows],
+                                      uint32_t piece) {
+    if constexpr (kFormat == kEight) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows[r].load(a, static_cast<size_t>(min(row + r, a.rows - 1)) * groups + g);
-    }
+      for (int t = 0; t < kTokens; ++t) {
+        const uint4* x = &a.planes[token(a, t) * 2 * a.words + piece];
+        const uint4 xh = x[0];
+        const uint4 xl = x[a.words];
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      const size_t token = min(a.first_token + t, a.tokens - 1);
-      const uint4* xh = &a.planes[token * 2 * a.words + 2 * g];
-      const uint4* xl = xh + a.words;
-      const uint4 h0 = __ldg(xh);
-      const uint4 h1 = __ldg(xh + 1);
-      const uint4 l0 = __ldg(xl);
-      const uint4 l1 = __ldg(xl + 1);
-      const auto sums = static_cast<int>(__ldg(&a.group_sums[token * groups + g]));
-      const int sum_high = static_cast<int16_t>(sums);
-      const int sum_low = sums >> 16;
+        for (int r = 0; r < kRows; ++r) {
+          high[r][t] = dot16(rows[r].quants, xh, high[r][t]);
+          low[r][t] = dot16(rows[r].quants, xl, low[r][t]);
+        }
+      }
+    } else {
+      uint4 even[kRows];
+      uint4 odd[kRows];
+      int scale[kRows];
+      int minimum[kRows];  // times the sum of the activations is taken away
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const int qh = dot16(rows[r].odd, h1, dot16(rows[r].even, h0, 0));
-        const int ql = dot16(rows[r].odd, l1, dot16(rows[r].even, l0, 0));
-        high[r][t] += rows[r].scale * qh - rows[r].minimum * sum_high;
-        low[r][t] += rows[r].scale * ql - rows[r].minimum * sum_low;
+        even[r] = low_nibbles(rows[r].quants);
+        odd[r] = high_nibbles(rows[r].quants);
+        if constexpr (kFormat == kSix) {
+          even[r] = with_high(even[r], rows[r].high_bits.x);
+          odd[r] = with_high(odd[r], rows[r].high_bits.y);
+          scale[r] = static_cast<int>(rows[r].multipliers);
+          minimum[r] = 32 * scale[r];
+        } else {
+          scale[r] = static_cast<int>(rows[r].multipliers & 0xffU);
+          minimum[r] = static_cast<int>(rows[r].multipliers >> 8) * 8;
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        const uint4* x = &a.planes[token(a, t) * 2 * a.words + 2 * piece];
+        const uint4 h0 = x[0];
+        const uint4 h1 = x[1];
+        const uint4 l0 = x[a.words];
+        const uint4 l1 = x[a.words + 1];
+        const auto sums = static_cast<int>(a.group_sums[token(a, t) * (a.words / 2) + piece]);
+        const int sum_high = static_cast<int16_t>(sums);
+        const int sum_low = sums >> 16;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const int qh = dot16(odd[r], h1, dot16(even[r], h0, 0));
+          const int ql = dot16(odd[r], l1, dot16(even[r], l0, 0));
+          high[r][t] += scale[r] * qh - minimum[r] * sum_high;
+          low[r][t] += scale[r] * ql - minimum[r] * sum_low;
+        }
       }
     }
   }
-}
 
-enum Format { kEight, kFour, kSixBits };
-
-template <Format kFormat, int kRows, int kTokens>
-__device__ __forceinline__ void matmul(const Arguments& a) {
-  const uint32_t lane = threadIdx.x % kLanes;
-  const uint32_t row =
-      (blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes) * kRows;
-  if (row >= a.rows) return;
-  int high[kRows][kTokens] = {};
-  int low[kRows][kTokens] = {};
-  if constexpr (kFormat == kEight) {
-    accumulate8<kRows, kTokens>(a, row, lane, high, low);
-  } else {
-    accumulate_groups<kFormat == kSixBits, kRows, kTokens>(a, row, lane, high, low);
+  __device__ __forceinline__ static size_t token(const Arguments& a, int t) {
+    return kTokens == 1 ? a.first_token : min(a.first_token + t, a.tokens - 1);
   }
+};
+
+template <Format kFormat, int kRows, int kTokens, int kLoads>
+__device__ __forceinline__ void matmul(const Arguments& a) {
+  constexpr int kBatch = kLoads / kRows;
+  constexpr int kValues = kRows * kTokens;
+  static_assert(kValues <= kWarp);
+  __shared__ long long partial[kMaxThreads / kWarp][kValues];
+  let_next_kernel_begin();
+  const uint32_t lane = threadIdx.x % a.lanes;
+  const uint32_t warp = threadIdx.x / kWarp;
+  const uint32_t row = (blockIdx.x * (blockDim.x / a.lanes) + threadIdx.x / a.lanes) * kRows;
+  const uint32_t pieces = kFormat == kEight ? a.words : a.words / 2;
+
+  Sums<kFormat, kRows, kTokens> sums;
+#pragma unroll 1
+  for (uint32_t first = row < a.rows ? lane : pieces; first < pieces; first += kBatch * a.lanes) {
+    Piece<kFormat> batch[kBatch][kRows];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const uint32_t piece = min(first + b * a.lanes, pieces - 1);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        batch[b][r].load(a, static_cast<size_t>(min(row + r, a.rows - 1)) * pieces + piece);
+      }
+    }
+    wait_for_inputs();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const uint32_t piece = first + b * a.lanes;
+      if (piece < pieces) sums.add(a, batch[b], piece);
+    }
+  }
+  wait_for_inputs();
+
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      const long long sum = warp_sum(256LL * high[r][t] + low[r][t]);
-      const uint32_t token = a.first_token + t;
-      if (lane != 0 || row + r >= a.rows || token >= a.tokens) continue;
-      const float power = __int_as_float((a.exponents[token] + 127) << 23);
-      float y = __fmul_rn(__ll2float_rn(sum), __fmul_rn(a.row_scales[row + r], power));
-      if (a.bias != nullptr) y = __fadd_rn(y, a.bias[row + r]);
-      a.out[static_cast<size_t>(token) * a.rows + row + r] = y;
+      const long long sum = warp_sum(256LL * sums.high[r][t] + sums.low[r][t]);
+      if (threadIdx.x % kWarp == 0) partial[warp][r * kTokens + t] = sum;
     }
   }
+  if (a.lanes > kWarp) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+  if (lane >= kValues) return;
+  const uint32_t r = row + lane / kTokens;
+  const uint32_t token = a.first_token + lane % kTokens;
+  if (r >= a.rows || token >= a.tokens) return;
+  long long sum = 0;
+  for (uint32_t w = 0; w < a.lanes / kWarp; ++w) sum += partial[warp + w][lane];
+  const float power = __int_as_float((a.exponents[token] + 127) << 23);
+  float y = __fmul_rn(__ll2float_rn(sum), __fmul_rn(a.row_scales[r], power));
+  if (a.bias != nullptr) y = __fadd_rn(y, a.bias[r]);
+  a.out[static_cast<size_t>(token) * a.rows + r] = y;
 }
 
 }  // namespace
 
-#define TANDEM_DOT(bits, format, rows, tokens)                                              \
-  extern "C" __global__ void dot##bits##_rows##rows##_tokens##tokens(const Arguments a) {   \
-    matmul<format, rows, tokens>(a);                                                        \
+#define TANDEM_DOT(bits, format, rows, tokens, loads)                          \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads)                    \
+      dot##bits##_rows##rows##_tokens##tokens##_loads##loads(const Arguments a) { \
+    matmul<format, rows, tokens, loads>(a);                                    \
   }
-#define TANDEM_DOTS(bits, format)  \
-  TANDEM_DOT(bits, format, 1, 1)   \
-  TANDEM_DOT(bits, format, 2, 1)   \
-  TANDEM_DOT(bits, format, 4, 1)   \
-  TANDEM_DOT(bits, format, 2, 2)   \
-  TANDEM_DOT(bits, format, 2, 4)   \
-  TANDEM_DOT(bits, format, 1, 8)
+#define TANDEM_DOTS(bits, format)    \
+  TANDEM_DOT(bits, format, 1, 1, 4)  \
+  TANDEM_DOT(bits, format, 1, 1, 8)  \
+  TANDEM_DOT(bits, format, 2, 1, 4)  \
+  TANDEM_DOT(bits, format, 2, 1, 8)  \
+  TANDEM_DOT(bits, format, 4, 1, 4)  \
+  TANDEM_DOT(bits, format, 4, 1, 8)  \
+  TANDEM_DOT(bits, format, 2, 2, 4)  \
+  TANDEM_DOT(bits, format, 2, 4, 4)  \
+  TANDEM_DOT(bits, format, 2, 8, 4)
 TANDEM_DOTS(8, kEight)
 TANDEM_DOTS(4, kFour)
-TANDEM_DOTS(6, kSixBits)
+TANDEM_DOTS(6, kSix)

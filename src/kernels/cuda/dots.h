@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -33,9 +34,15 @@ struct Activations {
 
 /// How a product of one token is cut among threads. Any choice gives the same bits.
 struct DotShape {
-  uint32_t rows = 2;       ///< of a warp: 1, 2 or 4
-  uint32_t threads = 256;  ///< of a block: a multiple of 32
+  uint32_t rows = 1;       ///< that some lanes take together: 1, 2 or 4
+  uint32_t loads = 4;      ///< of 16 bytes that a lane asks for at once: 4 or 8
+  uint32_t lanes = 32;     ///< that share rows: a multiple of 32
+  uint32_t threads = 128;  ///< of a block: a multiple of `lanes` up to 256
+  bool early = true;       ///< begin while the kernel before ends, where the GPU can
 };
+
+/// The cut that was fastest on an H200 for matrices about this large.
+DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns);
 
 /// Not thread-safe; must not outlive the device.
 class Dots {
@@ -45,15 +52,16 @@ class Dots {
   Result<Matrix> upload(const gpu::Weights& weights);
   Result<Activations> upload(const gpu::Activations& activations);
   /// Starts out[t * matrix.rows + r] = scaled(dot(row r, in[t])) (+ bias[r] unless null) for all
-  /// tokens; `out` and `bias` hold binary32.
+  /// tokens; `out` and `bias` hold binary32. Error: kInvalid for a shape that there is not.
   Status matmul(const Matrix& matrix, const Activations& in, const Memory* bias, const Memory& out);
+  /// Cuts every product in this way instead of the best.
   void set_shape(const DotShape& shape) { shape_ = shape; }
 
  private:
   Result<api::Function> function(const std::string& name);
 
   Device& device_;
-  DotShape shape_;
+  std::optional<DotShape> shape_;
   std::map<std::string, api::Function> functions_;
 };
 

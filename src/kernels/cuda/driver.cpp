@@ -13,6 +13,9 @@ constexpr int kL2Bytes = 38;
 constexpr int kMajor = 75;
 constexpr int kMinor = 76;
 constexpr int kOutOfMemory = 2;
+// Of CUlaunchAttributeID.
+constexpr int kProgrammaticSerialization = 6;
+constexpr uint32_t kFirstWithEarlyLaunch = 90;
 
 Result<api::Functions> load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -69,6 +72,8 @@ Result<std::unique_ptr<Device>> Device::open() {
   TANDEM_TRY(device->check(f.context_retain(&device->context_, device->device_), "context"));
   TANDEM_TRY(device->check(f.context_set(device->context_), "context"));
   TANDEM_TRY(device->check(f.load_module(&device->module_, fatbin()), "kernels"));
+  // Waits for what the default stream does, as uploads, and the other way round.
+  TANDEM_TRY(device->check(f.make_stream(&device->stream_, 0), "stream"));
   TANDEM_TRY(device->check(f.make_event(&device->begin_, 0), "event"));
   TANDEM_TRY(device->check(f.make_event(&device->end_, 0), "event"));
   return device;
@@ -77,6 +82,7 @@ Result<std::unique_ptr<Device>> Device::open() {
 Device::~Device() {
   if (begin_ != nullptr) functions_.destroy_event(begin_);
   if (end_ != nullptr) functions_.destroy_event(end_);
+  if (stream_ != nullptr) functions_.destroy_stream(stream_);
   if (module_ != nullptr) functions_.unload_module(module_);
   if (context_ != nullptr) functions_.context_release(device_);
 }
@@ -102,7 +108,7 @@ Status Device::read(const Memory& memory, std::span<std::byte> data) {
 }
 
 Status Device::copy(const Memory& from, const Memory& to, uint64_t bytes) {
-  return check(functions_.copy(to.address(), from.address(), bytes, nullptr), "copy");
+  return check(functions_.copy(to.address(), from.address(), bytes, stream_), "copy");
 }
 
 Result<api::Function> Device::function(const std::string& name) {
@@ -114,9 +120,17 @@ Result<api::Function> Device::function(const std::string& name) {
 }
 
 Status Device::launch(api::Function function, uint32_t blocks, uint32_t threads,
-                      std::span<void* const> arguments) {
-  return check(functions_.launch(function, blocks, 1, 1, threads, 1, 1, 0, nullptr,
-                                 const_cast<void**>(arguments.data()), nullptr),
+                      std::span<void* const> arguments, bool early) {
+  api::LaunchAttribute overlap;
+  overlap.id = kProgrammaticSerialization;
+  overlap.value[0] = 1;
+  api::LaunchConfig config;
+  config.blocks[0] = blocks;
+  config.threads[0] = threads;
+  config.stream = stream_;
+  config.attributes = &overlap;
+  config.attribute_count = early && info_.capability >= kFirstWithEarlyLaunch ? 1 : 0;
+  return check(functions_.launch(&config, function, const_cast<void**>(arguments.data()), nullptr),
                "launch");
 }
 
@@ -126,11 +140,11 @@ Status Device::wait() {
 
 Status Device::begin_timing() {
   TANDEM_TRY(wait());
-  return check(functions_.record(begin_, nullptr), "timing");
+  return check(functions_.record(begin_, stream_), "timing");
 }
 
 Result<double> Device::end_timing() {
-  TANDEM_TRY(check(functions_.record(end_, nullptr), "timing"));
+  TANDEM_TRY(check(functions_.record(end_, stream_), "timing"));
   TANDEM_TRY(check(functions_.wait_event(end_), "work"));
   float milliseconds = 0;
   TANDEM_TRY(check(functions_.elapsed(&milliseconds, begin_, end_), "timing"));

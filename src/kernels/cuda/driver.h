@@ -24,35 +24,51 @@ using Function = struct FunctionOpaque*;
 using Stream = struct StreamOpaque*;
 using Event = struct EventOpaque*;
 
+/// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id = 0;
+  int padding = 0;
+  int value[16] = {};
+};
+struct LaunchConfig {
+  unsigned blocks[3] = {1, 1, 1};
+  unsigned threads[3] = {1, 1, 1};
+  unsigned shared_bytes = 0;
+  Stream stream = nullptr;
+  LaunchAttribute* attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56);
+
 /// The functions, by their names in libcuda: X(member, name, parameters). All return 0 or an error.
-#define TANDEM_CUDA_FUNCTIONS(X)                                                             \
-  X(init, "cuInit", (unsigned))                                                              \
-  X(get_error_string, "cuGetErrorString", (int, const char**))                               \
-  X(device_count, "cuDeviceGetCount", (int*))                                                \
-  X(device_get, "cuDeviceGet", (int*, int))                                                  \
-  X(device_name, "cuDeviceGetName", (char*, int, int))                                       \
-  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                              \
-  X(device_memory, "cuDeviceTotalMem_v2", (size_t*, int))                                    \
-  X(context_retain, "cuDevicePrimaryCtxRetain", (Context*, int))                             \
-  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                                  \
-  X(context_set, "cuCtxSetCurrent", (Context))                                               \
-  X(synchronize, "cuCtxSynchronize", ())                                                     \
-  X(allocate, "cuMemAlloc_v2", (Address*, size_t))                                           \
-  X(release, "cuMemFree_v2", (Address))                                                      \
-  X(to_device, "cuMemcpyHtoD_v2", (Address, const void*, size_t))                            \
-  X(from_device, "cuMemcpyDtoH_v2", (void*, Address, size_t))                                \
-  X(copy, "cuMemcpyDtoDAsync_v2", (Address, Address, size_t, Stream))                        \
-  X(fill, "cuMemsetD8Async", (Address, unsigned char, size_t, Stream))                       \
-  X(load_module, "cuModuleLoadData", (Module*, const void*))                                 \
-  X(unload_module, "cuModuleUnload", (Module))                                               \
-  X(get_function, "cuModuleGetFunction", (Function*, Module, const char*))                   \
-  X(launch, "cuLaunchKernel",                                                                \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, \
-     void**, void**))                                                                        \
-  X(make_event, "cuEventCreate", (Event*, unsigned))                                         \
-  X(destroy_event, "cuEventDestroy_v2", (Event))                                             \
-  X(record, "cuEventRecord", (Event, Stream))                                                \
-  X(wait_event, "cuEventSynchronize", (Event))                                               \
+#define TANDEM_CUDA_FUNCTIONS(X)                                                 \
+  X(init, "cuInit", (unsigned))                                                  \
+  X(get_error_string, "cuGetErrorString", (int, const char**))                   \
+  X(device_count, "cuDeviceGetCount", (int*))                                    \
+  X(device_get, "cuDeviceGet", (int*, int))                                      \
+  X(device_name, "cuDeviceGetName", (char*, int, int))                           \
+  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                  \
+  X(device_memory, "cuDeviceTotalMem_v2", (size_t*, int))                        \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (Context*, int))                 \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                      \
+  X(context_set, "cuCtxSetCurrent", (Context))                                   \
+  X(synchronize, "cuCtxSynchronize", ())                                         \
+  X(allocate, "cuMemAlloc_v2", (Address*, size_t))                               \
+  X(release, "cuMemFree_v2", (Address))                                          \
+  X(to_device, "cuMemcpyHtoD_v2", (Address, const void*, size_t))                \
+  X(from_device, "cuMemcpyDtoH_v2", (void*, Address, size_t))                    \
+  X(copy, "cuMemcpyDtoDAsync_v2", (Address, Address, size_t, Stream))            \
+  X(fill, "cuMemsetD8Async", (Address, unsigned char, size_t, Stream))           \
+  X(load_module, "cuModuleLoadData", (Module*, const void*))                     \
+  X(unload_module, "cuModuleUnload", (Module))                                   \
+  X(get_function, "cuModuleGetFunction", (Function*, Module, const char*))       \
+  X(launch, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**)) \
+  X(make_stream, "cuStreamCreate", (Stream*, unsigned))                          \
+  X(destroy_stream, "cuStreamDestroy_v2", (Stream))                              \
+  X(make_event, "cuEventCreate", (Event*, unsigned))                             \
+  X(destroy_event, "cuEventDestroy_v2", (Event))                                 \
+  X(record, "cuEventRecord", (Event, Stream))                                    \
+  X(wait_event, "cuEventSynchronize", (Event))                                   \
   X(elapsed, "cuEventElapsedTime", (float*, Event, Event))
 
 struct Functions {
@@ -129,9 +145,11 @@ class Device {
   Status copy(const Memory& from, const Memory& to, uint64_t bytes);
   /// A kernel of dots.cu. Error: kNotFound.
   Result<api::Function> function(const std::string& name);
-  /// Starts a kernel; `arguments` are pointers to its parameters.
+  /// Starts a kernel; `arguments` are pointers to its parameters. With `early`, on GPUs that can,
+  /// it may begin while the kernel before it ends: it must itself wait before it touches what
+  /// other kernels touch.
   Status launch(api::Function function, uint32_t blocks, uint32_t threads,
-                std::span<void* const> arguments);
+                std::span<void* const> arguments, bool early);
   /// Waits for all work. Reports what went wrong in it.
   Status wait();
   /// Seconds that the device spent on what `work` starts.
@@ -153,6 +171,7 @@ class Device {
   int device_ = 0;
   api::Context context_ = nullptr;
   api::Module module_ = nullptr;
+  api::Stream stream_ = nullptr;
   api::Event begin_ = nullptr;
   api::Event end_ = nullptr;
 };
