@@ -32,7 +32,7 @@ void expect_equal_products(const PackedMatrix& matrix, const gpu::Product& produ
 class Matmul : public testing::TestWithParam<WeightFormat> {
  protected:
   void SetUp() override { TANDEM_REQUIRE_DEVICE(); }
-  void TearDown() override { test_kernels().set_matmul_shape({}); }
+  void TearDown() override { test_kernels().set_matmul_shape(std::nullopt); }
 };
 
 TEST_P(Matmul, EqualsTheReferenceForRaggedShapes) {
@@ -60,11 +60,14 @@ TEST_P(Matmul, EqualsTheReferenceForEveryNumberOfTokens) {
 TEST_P(Matmul, EveryCutGivesTheSameBits) {
   Random random(3);
   const PackedMatrix matrix = gpu::make_matrix(GetParam(), 37, 1100, Extreme::kRandom, random);
-  const gpu::Product product = gpu::make_product(matrix, 3, Fill::kRandom, true, random);
-  for (const MatmulShape shape : {MatmulShape{1, 1, 32}, MatmulShape{8, 2, 64},
-                                  MatmulShape{32, 4, 256}, MatmulShape{64, 8, 64}}) {
+  const gpu::Product three = gpu::make_product(matrix, 3, Fill::kRandom, true, random);
+  const gpu::Product one = gpu::make_product(matrix, 1, Fill::kRandom, true, random);
+  for (const MatmulShape shape :
+       {MatmulShape{1, 1, 32, 1}, MatmulShape{8, 2, 64, 4}, MatmulShape{16, 2, 64, 2},
+        MatmulShape{32, 4, 256, 2}, MatmulShape{64, 8, 64, 1}}) {
     test_kernels().set_matmul_shape(shape);
-    expect_equal_products(matrix, product);
+    expect_equal_products(matrix, three);
+    expect_equal_products(matrix, one);
   }
 }
 

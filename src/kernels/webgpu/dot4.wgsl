@@ -11,33 +11,39 @@
 
 fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
   let groups = parameters.words / 2u;
-  for (var g = lane; g < groups; g += kLanes) {
-    var even: array<vec4u, kRows>;
-    var odd: array<vec4u, kRows>;
-    var scale: array<i32, kRows>;
-    var minimum: array<i32, kRows>;
-    for (var r = 0u; r < kRows; r++) {
-      let index = min(row + r, parameters.rows - 1u) * groups + g;
-      let w = weights[index];
-      even[r] = w & vec4u(0x0f0f0f0fu);
-      odd[r] = (w >> vec4u(4u)) & vec4u(0x0f0f0f0fu);
-      let m = multipliers[index / 2u] >> ((index & 1u) * 16u);
-      scale[r] = i32(m & 0xffu);
-      minimum[r] = i32((m >> 8u) & 0xffu) * 8i;
-    }
-    for (var t = 0u; t < kTokens; t++) {
-      let token = min(parameters.first_token + t, parameters.tokens - 1u);
-      let high = token * 2u * parameters.words + g * 2u;
-      let low = high + parameters.words;
-      let h0 = planes[high];
-      let h1 = planes[high + 1u];
-      let l0 = planes[low];
-      let l1 = planes[low + 1u];
-      let s = bitcast<i32>(group_sums[token * groups + g]);
-      let x = vec2i((s << 16u) >> 16u, s >> 16u);
+  for (var first = lane; first < groups; first += kLanes * kBatch) {
+    var w: array<vec4u, kRows * kBatch>;
+    var m: array<u32, kRows * kBatch>;
+    for (var b = 0u; b < kBatch; b++) {
+      let g = min(first + b * kLanes, groups - 1u);
       for (var r = 0u; r < kRows; r++) {
-        let q = vec2i(dot16(even[r], h0) + dot16(odd[r], h1), dot16(even[r], l0) + dot16(odd[r], l1));
-        (*sums)[r * kTokens + t] += scale[r] * q - minimum[r] * x;
+        let index = min(row + r, parameters.rows - 1u) * groups + g;
+        w[b * kRows + r] = weights[index];
+        m[b * kRows + r] = multipliers[index / 2u] >> ((index & 1u) * 16u);
+      }
+    }
+    for (var b = 0u; b < kBatch; b++) {
+      let g = first + b * kLanes;
+      if (g < groups) {
+        for (var t = 0u; t < kTokens; t++) {
+          let token = min(parameters.first_token + t, parameters.tokens - 1u);
+          let high = token * 2u * parameters.words + g * 2u;
+          let low = high + parameters.words;
+          let h0 = planes[high];
+          let h1 = planes[high + 1u];
+          let l0 = planes[low];
+          let l1 = planes[low + 1u];
+          let s = bitcast<i32>(group_sums[token * groups + g]);
+          let x = vec2i((s << 16u) >> 16u, s >> 16u);
+          for (var r = 0u; r < kRows; r++) {
+            let even = w[b * kRows + r] & vec4u(0x0f0f0f0fu);
+            let odd = (w[b * kRows + r] >> vec4u(4u)) & vec4u(0x0f0f0f0fu);
+            let scale = i32(m[b * kRows + r] & 0xffu);
+            let minimum = i32((m[b * kRows + r] >> 8u) & 0xffu) * 8i;
+            let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
+            (*sums)[r * kTokens + t] += scale * q - minimum * x;
+          }
+        }
       }
     }
   }

@@ -5,17 +5,26 @@
 
 fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
   let words = parameters.words;
-  for (var word = lane; word < words; word += kLanes) {
-    var w: array<vec4u, kRows>;
-    for (var r = 0u; r < kRows; r++) {
-      w[r] = weights[min(row + r, parameters.rows - 1u) * words + word];
-    }
-    for (var t = 0u; t < kTokens; t++) {
-      let token = min(parameters.first_token + t, parameters.tokens - 1u);
-      let high = planes[token * 2u * words + word];
-      let low = planes[(token * 2u + 1u) * words + word];
+  for (var first = lane; first < words; first += kLanes * kBatch) {
+    var w: array<vec4u, kRows * kBatch>;
+    for (var b = 0u; b < kBatch; b++) {
+      let word = min(first + b * kLanes, words - 1u);
       for (var r = 0u; r < kRows; r++) {
-        (*sums)[r * kTokens + t] += vec2i(dot16(w[r], high), dot16(w[r], low));
+        w[b * kRows + r] = weights[min(row + r, parameters.rows - 1u) * words + word];
+      }
+    }
+    for (var b = 0u; b < kBatch; b++) {
+      let word = first + b * kLanes;
+      if (word < words) {
+        for (var t = 0u; t < kTokens; t++) {
+          let token = min(parameters.first_token + t, parameters.tokens - 1u);
+          let high = planes[token * 2u * words + word];
+          let low = planes[(token * 2u + 1u) * words + word];
+          for (var r = 0u; r < kRows; r++) {
+            let x = w[b * kRows + r];
+            (*sums)[r * kTokens + t] += vec2i(dot16(x, high), dot16(x, low));
+          }
+        }
       }
     }
   }

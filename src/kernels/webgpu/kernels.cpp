@@ -20,7 +20,21 @@ const char* dot_file(WeightFormat format) {
   return "";
 }
 
+// Threads that keep a large GPU's memory busy.
+constexpr uint32_t kManyThreads = 100000;
+
 }  // namespace
+
+MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
+  (void)columns;
+  MatmulShape shape{.lanes = 16, .rows = 2, .threads = 64, .batch = 1};
+  if (format == WeightFormat::k8) shape = {.lanes = 32, .rows = 4, .threads = 64, .batch = 1};
+  while (shape.lanes < 64 && rows / shape.rows * shape.lanes < kManyThreads) shape.lanes *= 2;
+  // Too few rows even so: then not several to a thread either.
+  if (format == WeightFormat::k8 && rows / shape.rows * shape.lanes < kManyThreads) shape.rows = 1;
+  if (shape.lanes == 64) shape.threads = 128;
+  return shape;
+}
 
 Result<const Pipeline*> Kernels::pipeline(const std::vector<std::string>& files,
                                           const Constants& constants) {
@@ -81,17 +95,20 @@ Result<ActivationBuffers> Kernels::make_activations(uint32_t tokens, uint32_t co
 
 Status Kernels::matmul(const Matrix& matrix, const ActivationBuffers& in, const Buffer* bias,
                        const Buffer& out, Commands& commands) {
+  const MatmulShape shape =
+      shape_.has_value() ? *shape_ : best_shape(matrix.format, matrix.rows, matrix.padded);
   for (uint32_t token = 0; token < in.tokens;) {
     const uint32_t left = in.tokens - token;
     const uint32_t tokens = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
     // 8 sums a lane at most: more would not stay in registers and workgroup memory.
-    const uint32_t rows = std::max(1U, std::min(shape_.rows, 8 / tokens));
+    const uint32_t rows = std::max(1U, std::min(shape.rows, 8 / tokens));
     TANDEM_ASSIGN(const Pipeline* made,
                   pipeline({"integer", "real", "matmul", dot_file(matrix.format)},
                            {{"kRows", rows},
                             {"kTokens", tokens},
-                            {"kLanes", shape_.lanes},
-                            {"kThreads", shape_.threads}}));
+                            {"kLanes", shape.lanes},
+                            {"kThreads", shape.threads},
+                            {"kBatch", tokens == 1 ? shape.batch : 1}}));
     Dispatch dispatch;
     dispatch.pipeline = made;
     dispatch.parameters = {matrix.rows, in.padded / 16, in.tokens, token, bias != nullptr ? 1U : 0U,
@@ -103,7 +120,7 @@ Status Kernels::matmul(const Matrix& matrix, const ActivationBuffers& in, const 
       dispatch.buffers.push_back(&matrix.extra);
       dispatch.buffers.push_back(&in.group_sums);
     }
-    const uint32_t block = shape_.threads / shape_.lanes * rows;
+    const uint32_t block = shape.threads / shape.lanes * rows;
     dispatch.workgroups = (matrix.rows + block - 1) / block;
     commands.push_back(std::move(dispatch));
     token += tokens;

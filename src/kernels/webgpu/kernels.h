@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,14 @@ struct ActivationBuffers {
 
 /// How a product is cut among threads. Any choice gives the same bits.
 struct MatmulShape {
-  uint32_t lanes = 32;     ///< threads that share a row: a power of two up to `threads`
-  uint32_t rows = 2;       ///< of a lane
+  uint32_t lanes = 32;     ///< threads that share rows: a power of two up to `threads`
+  uint32_t rows = 2;       ///< that they take together
   uint32_t threads = 128;  ///< of a workgroup
+  uint32_t batch = 1;      ///< words of a row that a thread asks for at once
 };
+
+/// The cut of a one-token product that was fastest on an H200 for matrices about this large.
+MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns);
 
 /// Heads of keys, values or queries on a device: two planes of bytes each, 256 * high + low.
 struct HeadBuffers {
@@ -116,7 +121,7 @@ class Kernels {
                    const AttentionRange& range, AttentionBuffers& between, const Buffer& out,
                    Commands& commands);
   /// How matmul cuts products of up to 8 tokens at once.
-  void set_matmul_shape(const MatmulShape& shape) { shape_ = shape; }
+  void set_matmul_shape(const std::optional<MatmulShape>& shape) { shape_ = shape; }
 
  private:
   using Constants = std::vector<std::pair<std::string, uint32_t>>;
@@ -130,7 +135,7 @@ class Kernels {
                   uint32_t workgroups, const Constants& constants, Commands& commands);
 
   Device& device_;
-  MatmulShape shape_;
+  std::optional<MatmulShape> shape_;
   std::map<std::string, Pipeline> pipelines_;
 };
 

@@ -1,10 +1,11 @@
 // out[t][r] = scaled(dot(row r, activations t)) (+ bias[r]) for kTokens tokens: arithmetic/dot.h.
-// The host puts kRows, kTokens, kLanes and kThreads before, and one of
+// The host puts kRows, kTokens, kLanes, kThreads and kBatch before, and one of
 // dot8.wgsl, dot4.wgsl and dot6.wgsl after: they define Weights' bindings and accumulate().
 //
-// kLanes threads share kRows consecutive rows. Each sums its part of the columns as two exact
-// planes, joins them to 64 bits, and a tree in workgroup memory adds the parts. All integers: no
-// order of the additions can show.
+// kLanes threads share kRows consecutive rows. Each asks for 16 bytes of every row kBatch times
+// before it uses the first, sums its part of the columns as
+// two exact planes, and joins them to 64 bits; a tree in workgroup memory adds the parts. All
+// integers: no order of the additions can show.
 
 struct Parameters {
   rows: u32,
