@@ -59,7 +59,8 @@ TEST_P(Matmul, EqualsTheReferenceForEveryNumberOfTokens) {
 
 TEST_P(Matmul, EveryCutGivesTheSameBits) {
   Random random(3);
-  const PackedMatrix matrix = gpu::make_matrix(GetParam(), 37, 1100, Extreme::kRandom, random);
+  // Columns without padding, so that a word taken twice at a row's end shows.
+  const PackedMatrix matrix = gpu::make_matrix(GetParam(), 37, 1088, Extreme::kRandom, random);
   const gpu::Product three = gpu::make_product(matrix, 3, Fill::kRandom, true, random);
   const gpu::Product one = gpu::make_product(matrix, 1, Fill::kRandom, true, random);
   for (const MatmulShape shape :
