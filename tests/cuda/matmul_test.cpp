@@ -88,7 +88,7 @@ TEST_P(Matmul, EveryCutGivesTheSameBits) {
   for (const uint32_t rows : {1U, 2U, 4U}) {
     for (const uint32_t loads : {4U, 8U}) {
       for (const uint32_t lanes : {32U, 64U, 128U, 256U}) {
-        for (uint32_t threads = lanes; threads <= 256; threads *= 2) {
+        for (const uint32_t threads : {lanes, 256U}) {
           for (const bool early : {false, true}) {
             dots_->set_shape({rows, loads, lanes, threads, early});
             expect_equal_products(matrix, product);
@@ -108,9 +108,10 @@ TEST_P(Matmul, CutsThatThereAreNotAreRefused) {
       dots_->upload(gpu::to_gpu(product.values, product.exponents, padded_columns(matrix.columns)));
   Result<Memory> out = (*test_device())->allocate(8 * sizeof(float));
   ASSERT_TRUE(weights.ok() && in.ok() && out.ok());
-  for (const DotShape shape : {DotShape{.lanes = 48, .threads = 48}, DotShape{.lanes = 0},
-                               DotShape{.lanes = 64, .threads = 96}, DotShape{.threads = 512},
-                               DotShape{.rows = 3}, DotShape{.loads = 5}}) {
+  for (const DotShape shape :
+       {DotShape{.lanes = 48, .threads = 48}, DotShape{.lanes = 0}, DotShape{.threads = 0},
+        DotShape{.lanes = 64, .threads = 96}, DotShape{.threads = 512}, DotShape{.rows = 3},
+        DotShape{.loads = 5}}) {
     dots_->set_shape(shape);
     EXPECT_FALSE(dots_->matmul(*weights, *in, nullptr, *out).ok());
   }

@@ -88,7 +88,7 @@ Status Dots::matmul(const Matrix& matrix, const Activations& in, const Memory* b
       shape.loads = 4;
     }
     if (shape.lanes == 0 || shape.lanes % 32 != 0 || shape.threads % shape.lanes != 0 ||
-        shape.threads > kMaxThreads) {
+        shape.threads == 0 || shape.threads > kMaxThreads) {
       return invalid("CUDA: " + std::to_string(shape.lanes) + " lanes of a block of " +
                      std::to_string(shape.threads) + " threads");
     }

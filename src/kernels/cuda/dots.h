@@ -52,7 +52,8 @@ class Dots {
   Result<Matrix> upload(const gpu::Weights& weights);
   Result<Activations> upload(const gpu::Activations& activations);
   /// Starts out[t * matrix.rows + r] = scaled(dot(row r, in[t])) (+ bias[r] unless null) for all
-  /// tokens; `out` and `bias` hold binary32. Error: kInvalid for a shape that there is not.
+  /// tokens; `out` and `bias` hold binary32. Errors: kInvalid or
+  /// kNotFound for a shape that there is not.
   Status matmul(const Matrix& matrix, const Activations& in, const Memory* bias, const Memory& out);
   /// Cuts every product in this way instead of the best.
   void set_shape(const DotShape& shape) { shape_ = shape; }
