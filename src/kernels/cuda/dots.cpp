@@ -35,14 +35,21 @@ const char* bits_of(WeightFormat format) {
 
 // The kernels' launch bounds in dots.cu.
 constexpr uint32_t kMaxThreads = 256;
+// What a large GPU holds at once: with fewer threads, its memory waits for them.
+constexpr uint32_t kManyThreads = 250000;
 
 }  // namespace
 
 DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
-  (void)format;
-  (void)rows;
-  (void)columns;
-  return {};
+  DotShape shape;
+  // A group of 4 or 6 bits meets four times its bytes of activations: two rows share them.
+  if (format != WeightFormat::k8) shape.rows = 2;
+  const uint32_t pieces = columns / (format == WeightFormat::k8 ? 16 : 32);
+  while (shape.lanes < 128 && rows / shape.rows * shape.lanes < kManyThreads &&
+         shape.lanes * 2 <= pieces) {
+    shape.lanes *= 2;
+  }
+  return shape;
 }
 
 Result<api::Function> Dots::function(const std::string& name) {
