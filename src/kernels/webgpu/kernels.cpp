@@ -26,10 +26,12 @@ constexpr uint32_t kManyThreads = 100000;
 }  // namespace
 
 MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
-  (void)columns;
+  const uint32_t pieces = columns / (format == WeightFormat::k8 ? 16 : 32);
   MatmulShape shape{.lanes = 16, .rows = 2, .threads = 64, .batch = 1};
   if (format == WeightFormat::k8) shape = {.lanes = 32, .rows = 4, .threads = 64, .batch = 1};
-  while (shape.lanes < 64 && rows / shape.rows * shape.lanes < kManyThreads) shape.lanes *= 2;
+  while (shape.lanes < 64 && shape.lanes * 2 <= pieces &&
+         rows / shape.rows * shape.lanes < kManyThreads)
+    shape.lanes *= 2;
   // Too few rows even so: then not several to a thread either.
   if (format == WeightFormat::k8 && rows / shape.rows * shape.lanes < kManyThreads) shape.rows = 1;
   if (shape.lanes == 64) shape.threads = 128;
