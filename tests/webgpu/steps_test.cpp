@@ -4,6 +4,7 @@
 #include "arithmetic/norm.h"
 #include "arithmetic/quantize.h"
 #include "arithmetic/rope.h"
+#include "kernels/webgpu/shaders.h"
 #include "webgpu/support.h"
 
 namespace tandem::kernels::webgpu {
@@ -200,6 +201,32 @@ TEST_F(Steps, GatedSilu) {
     expect_quantized(commands, out, expected);
     EXPECT_FALSE(failed());
   }
+}
+
+// Sixteen bits hide which way the last bit of a number went: here the numbers themselves.
+TEST_F(Steps, GatedSiluRoundsEveryProduct) {
+  std::string source = "const kThreads = 64u;\n";
+  for (const char* file :
+       {"integer", "real", "quantization", "exponential", "row", "to_floats", "gated_silu"}) {
+    source += shader(file);
+  }
+  const Pipeline pipeline = must(test_device()->make_pipeline("gated_silu", source));
+  constexpr uint32_t kCount = 1 << 16;
+  Random random(8);
+  std::vector<float> gate(kCount);
+  std::vector<float> up(kCount);
+  std::vector<float> expected(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    gate[i] = random.normal() * (i % 4 == 0 ? 20.0F : 3.0F);
+    up[i] = random.normal();
+    expected[i] = arithmetic::gated_silu(gate[i], up[i]);
+  }
+  const Buffer g = upload(gate);
+  const Buffer u = upload(up);
+  const Buffer out = must(test_device()->make_buffer(kCount * 4));
+  const Dispatch dispatch{
+      &pipeline, {256, kCount / 256, 0, 0, 0}, {&g, &u, nullptr, nullptr, &out}, 256};
+  ASSERT_EQ(run_and_read({dispatch}, out, kCount), cpu::bits(expected));
 }
 
 // Heads as planes of bytes.
