@@ -209,18 +209,16 @@ Result<bool> bench_cuda(bool tune, double& copy) {
       matrices.push_back(std::move(matrix));
     }
     std::vector<float> out(size_t{shape.tokens} * shape.rows);
-    std::vector<cuda::DotShape> cuts = {cuda::best_shape(shape.format, shape.rows, shape.columns)};
-    if (tune && shape.tokens == 1) {
-      for (const uint32_t rows : {1U, 2U, 4U}) {
-        for (const uint32_t loads : {4U, 8U}) {
-          for (const uint32_t lanes : {32U, 64U, 128U}) {
-            cuts.push_back({rows, loads, lanes, 128, true});
+    std::vector<cuda::DotShape> cuts = {
+        cuda::best_shape(shape.format, shape.rows, shape.columns, shape.tokens)};
+    if (tune) {
+      for (const uint32_t rows : shape.tokens == 1 ? std::vector{2U, 4U} : std::vector{2U}) {
+        for (const uint32_t lanes : {32U, 64U, 128U}) {
+          for (const bool early : {false, true}) {
+            cuts.push_back({rows, 2 * rows, lanes, 128, early});
           }
         }
       }
-      cuts.push_back({1, 4, 32, 128, false});
-      cuts.push_back({1, 4, 32, 64, true});
-      cuts.push_back({1, 4, 32, 256, true});
     }
     for (const cuda::DotShape& cut : cuts) {
       dots.set_shape(cut);

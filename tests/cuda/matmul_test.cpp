@@ -85,14 +85,12 @@ TEST_P(Matmul, EveryCutGivesTheSameBits) {
   // Columns without padding, so that a word taken twice at a row's end shows.
   const PackedMatrix matrix = gpu::make_matrix(GetParam(), 1037, 4160, Extreme::kRandom, random);
   const gpu::Product product = gpu::make_product(matrix, 1, Fill::kRandom, true, random);
-  for (const uint32_t rows : {1U, 2U, 4U}) {
-    for (const uint32_t loads : {4U, 8U}) {
-      for (const uint32_t lanes : {32U, 64U, 128U, 256U}) {
-        for (const uint32_t threads : {lanes, 256U}) {
-          for (const bool early : {false, true}) {
-            dots_->set_shape({rows, loads, lanes, threads, early});
-            expect_equal_products(matrix, product);
-          }
+  for (const uint32_t rows : {2U, 4U}) {
+    for (const uint32_t lanes : {32U, 64U, 128U, 256U}) {
+      for (const uint32_t threads : {lanes, 256U}) {
+        for (const bool early : {false, true}) {
+          dots_->set_shape({rows, 2 * rows, lanes, threads, early});
+          expect_equal_products(matrix, product);
         }
       }
     }
@@ -117,35 +115,52 @@ TEST_P(Matmul, CutsThatThereAreNotAreRefused) {
   }
 }
 
-// Products that begin while the one before ends, each into what the next reads: were one of them
-// too early, its result would be that of older activations. The results of a product are the bytes
-// of the next one's planes, whatever they mean as numbers.
+// A short product that may begin as soon as a long one before it has begun, and reads what that
+// one writes at its end. The long one leaves nearly the whole GPU free, and one warp goes through
+// each of its longest rows: several times what the short one takes from its launch to its end,
+// so one that did not wait would read older activations. The results of the long product are the
+// bytes of the short one's planes, whatever they mean as numbers.
 TEST_P(Matmul, AProductWaitsForWhatTheOneBeforeWrites) {
   Random random(7);
-  constexpr uint32_t kSize = 1024;  // rows * 4 bytes are two planes of columns
-  const PackedMatrix matrix =
-      gpu::make_matrix(GetParam(), kSize / 2, kSize, Extreme::kRandom, random);
-  const gpu::Product product = gpu::make_product(matrix, 1, Fill::kRandom, false, random);
-  Result<Matrix> weights = dots_->upload(gpu::to_gpu(matrix));
-  ASSERT_TRUE(weights.ok()) << weights.error().message;
-  const auto chain = [&](bool early) {
-    DotShape shape;
-    shape.early = early;
-    dots_->set_shape(shape);
-    std::vector<uint32_t> words(kSize / 2);
-    Activations x[2];
-    for (Activations& each : x) {
-      each = std::move(*dots_->upload(gpu::to_gpu(product.values, product.exponents, kSize)));
-    }
-    for (int i = 0; i < 200; ++i) {
-      const Status started = dots_->matmul(*weights, x[i % 2], nullptr, x[(i + 1) % 2].planes);
-      EXPECT_TRUE(started.ok()) << started.error().message;
-    }
-    EXPECT_TRUE((*test_device())->read(x[0].planes, words).ok());
-    return words;
+  constexpr uint32_t kColumns = 64;
+  constexpr uint32_t kResults = 2 * kColumns / sizeof(float);
+  const PackedMatrix slow =
+      gpu::make_matrix(GetParam(), kResults, arithmetic::kMaxRow, Extreme::kRandom, random);
+  const PackedMatrix quick = gpu::make_matrix(GetParam(), 64, kColumns, Extreme::kRandom, random);
+  const auto upload_product = [&](const PackedMatrix& matrix, const gpu::Product& product) {
+    return dots_->upload(
+        gpu::to_gpu(product.values, product.exponents, padded_columns(matrix.columns)));
   };
-  const std::vector<uint32_t> expected = chain(false);
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(chain(true), expected) << "repetition " << i;
+  Result<Matrix> slow_weights = dots_->upload(gpu::to_gpu(slow));
+  Result<Matrix> quick_weights = dots_->upload(gpu::to_gpu(quick));
+  Result<Activations> slow_in =
+      upload_product(slow, gpu::make_product(slow, 1, Fill::kRandom, false, random));
+  ASSERT_TRUE(slow_weights.ok() && quick_weights.ok() && slow_in.ok());
+  const gpu::Product older = gpu::make_product(quick, 1, Fill::kRandom, false, random);
+
+  // The short product's results, after the long one or alone.
+  std::vector<uint32_t> words(64);
+  const auto run = [&](bool after_slow, bool early) {
+    Result<Activations> x = upload_product(quick, older);
+    Result<Memory> out = (*test_device())->allocate(words.size() * sizeof(uint32_t));
+    ASSERT_TRUE(x.ok() && out.ok());
+    ASSERT_EQ(x->planes.size(), kResults * sizeof(float));
+    dots_->set_shape({.lanes = 32, .threads = 32, .early = early});
+    if (after_slow) {
+      ASSERT_TRUE(dots_->matmul(*slow_weights, *slow_in, nullptr, x->planes).ok());
+    }
+    ASSERT_TRUE(dots_->matmul(*quick_weights, *x, nullptr, *out).ok());
+    ASSERT_TRUE((*test_device())->read(*out, words).ok());
+  };
+  ASSERT_NO_FATAL_FAILURE(run(false, false));
+  const std::vector<uint32_t> of_older = words;
+  ASSERT_NO_FATAL_FAILURE(run(true, false));
+  const std::vector<uint32_t> expected = words;
+  ASSERT_NE(expected, of_older);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_NO_FATAL_FAILURE(run(true, true));
+    ASSERT_EQ(words, expected) << "repetition " << i;
+  }
 }
 
 TEST_P(Matmul, NoSumOverflowsInTheLongestRows) {

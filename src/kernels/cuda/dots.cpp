@@ -35,20 +35,26 @@ const char* bits_of(WeightFormat format) {
 
 // The kernels' launch bounds in dots.cu.
 constexpr uint32_t kMaxThreads = 256;
-// What a large GPU holds at once: with fewer threads, its memory waits for them.
-constexpr uint32_t kManyThreads = 250000;
+// With fewer, more lanes to a row keep a large GPU's memory busy.
+constexpr uint32_t kManyRows = 8192;
 
 }  // namespace
 
-DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
+DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns, uint32_t tokens) {
+  const bool eight = format == WeightFormat::k8;
+  const bool many = rows >= kManyRows;
   DotShape shape;
-  // A group of 4 or 6 bits meets four times its bytes of activations: two rows share them.
-  if (format != WeightFormat::k8) shape.rows = 2;
-  const uint32_t pieces = columns / (format == WeightFormat::k8 ? 16 : 32);
-  while (shape.lanes < 128 && rows / shape.rows * shape.lanes < kManyThreads &&
-         shape.lanes * 2 <= pieces) {
-    shape.lanes *= 2;
+  if (tokens > 1) {
+    shape.lanes = eight ? 32 : 64;
+  } else if (eight) {
+    shape.rows = 4;
+    shape.loads = 8;
+    shape.lanes = many ? 64 : 128;
+  } else {
+    shape.lanes = many ? 32 : 64;
   }
+  const uint32_t pieces = columns / (eight ? 16 : 32);
+  while (shape.lanes > 32 && shape.lanes > pieces) shape.lanes /= 2;
   return shape;
 }
 
@@ -84,12 +90,12 @@ Result<Activations> Dots::upload(const gpu::Activations& activations) {
 
 Status Dots::matmul(const Matrix& matrix, const Activations& in, const Memory* bias,
                     const Memory& out) {
-  const DotShape best =
-      shape_.has_value() ? *shape_ : best_shape(matrix.format, matrix.rows, matrix.padded);
   for (uint32_t token = 0; token < in.tokens;) {
     const uint32_t left = in.tokens - token;
     const uint32_t tokens = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    DotShape shape = best;
+    DotShape shape = shape_.has_value()
+                         ? *shape_
+                         : best_shape(matrix.format, matrix.rows, matrix.padded, tokens);
     if (tokens > 1) {
       shape.rows = 2;
       shape.loads = 4;

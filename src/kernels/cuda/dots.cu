@@ -250,20 +250,16 @@ __device__ __forceinline__ void matmul(const Arguments& a) {
 
 }  // namespace
 
-#define TANDEM_DOT(bits, format, rows, tokens, loads)                          \
-  extern "C" __global__ void __launch_bounds__(kMaxThreads)                    \
+#define TANDEM_DOT(bits, format, rows, tokens, loads)                             \
+  extern "C" __global__ void __launch_bounds__(kMaxThreads)                       \
       dot##bits##_rows##rows##_tokens##tokens##_loads##loads(const Arguments a) { \
-    matmul<format, rows, tokens, loads>(a);                                    \
+    matmul<format, rows, tokens, loads>(a);                                       \
   }
-#define TANDEM_DOTS(bits, format)    \
-  TANDEM_DOT(bits, format, 1, 1, 4)  \
-  TANDEM_DOT(bits, format, 1, 1, 8)  \
-  TANDEM_DOT(bits, format, 2, 1, 4)  \
-  TANDEM_DOT(bits, format, 2, 1, 8)  \
-  TANDEM_DOT(bits, format, 4, 1, 4)  \
-  TANDEM_DOT(bits, format, 4, 1, 8)  \
-  TANDEM_DOT(bits, format, 2, 2, 4)  \
-  TANDEM_DOT(bits, format, 2, 4, 4)  \
+#define TANDEM_DOTS(bits, format)   \
+  TANDEM_DOT(bits, format, 2, 1, 4) \
+  TANDEM_DOT(bits, format, 4, 1, 8) \
+  TANDEM_DOT(bits, format, 2, 2, 4) \
+  TANDEM_DOT(bits, format, 2, 4, 4) \
   TANDEM_DOT(bits, format, 2, 8, 4)
 TANDEM_DOTS(8, kEight)
 TANDEM_DOTS(4, kFour)

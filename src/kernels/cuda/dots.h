@@ -32,17 +32,19 @@ struct Activations {
   Memory group_sums;
 };
 
-/// How a product of one token is cut among threads. Any choice gives the same bits.
+/// How a product is cut among threads. Any choice gives the same bits. Kernels take 2 rows with 4
+/// loads or 4 with 8; of several tokens always 2 with 4.
 struct DotShape {
-  uint32_t rows = 1;       ///< that some lanes take together: 1, 2 or 4
-  uint32_t loads = 4;      ///< of 16 bytes that a lane asks for at once: 4 or 8
+  uint32_t rows = 2;       ///< that some lanes take together
+  uint32_t loads = 4;      ///< of 16 bytes that a lane asks for at once
   uint32_t lanes = 32;     ///< that share rows: a multiple of 32
   uint32_t threads = 128;  ///< of a block: a multiple of `lanes` up to 256
   bool early = true;       ///< begin while the kernel before ends, where the GPU can
 };
 
-/// The cut that was fastest on an H200 for matrices about this large.
-DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns);
+/// The cut that was fastest on an H200 for one-token products about this large, or within 2 % of
+/// it; for several tokens, one that was timed there.
+DotShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns, uint32_t tokens);
 
 /// Not thread-safe; must not outlive the device.
 class Dots {

@@ -20,21 +20,20 @@ const char* dot_file(WeightFormat format) {
   return "";
 }
 
-// Threads that keep a large GPU's memory busy.
-constexpr uint32_t kManyThreads = 100000;
+// With fewer, more lanes to a row keep a large GPU's memory busy.
+constexpr uint32_t kManyRows = 8192;
 
 }  // namespace
 
 MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
-  const uint32_t pieces = columns / (format == WeightFormat::k8 ? 16 : 32);
-  MatmulShape shape{.lanes = 16, .rows = 2, .threads = 64, .batch = 1};
-  if (format == WeightFormat::k8) shape = {.lanes = 32, .rows = 4, .threads = 64, .batch = 1};
-  while (shape.lanes < 64 && shape.lanes * 2 <= pieces &&
-         rows / shape.rows * shape.lanes < kManyThreads)
-    shape.lanes *= 2;
-  // Too few rows even so: then not several to a thread either.
-  if (format == WeightFormat::k8 && rows / shape.rows * shape.lanes < kManyThreads) shape.rows = 1;
-  if (shape.lanes == 64) shape.threads = 128;
+  const bool eight = format == WeightFormat::k8;
+  MatmulShape shape{.lanes = 64, .rows = 2, .threads = 128, .batch = 4};
+  if (rows >= kManyRows) {
+    shape = eight ? MatmulShape{.lanes = 32, .rows = 4, .threads = 64, .batch = 2}
+                  : MatmulShape{.lanes = 16, .rows = 2, .threads = 64, .batch = 4};
+  }
+  const uint32_t pieces = columns / (eight ? 16 : 32);
+  while (shape.lanes > 1 && shape.lanes > pieces) shape.lanes /= 2;
   return shape;
 }
 
