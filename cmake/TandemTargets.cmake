@@ -1,6 +1,7 @@
-# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders. Files that
-# end in _native.cpp are left out of WebAssembly builds, those that end in _wasm.cpp of all others;
-# TANDEM_NATIVE_ONLY lists further files that need an operating system.
+# tandem_library(NAME [dependencies...]): all .cpp files of this folder and its subfolders, those
+# left out that have a CMakeLists.txt of their own. Files that end in _native.cpp are left out of
+# WebAssembly builds, those that end in _wasm.cpp of all others; TANDEM_NATIVE_ONLY lists further
+# files that need an operating system.
 function(tandem_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(CMAKE_SYSTEM_NAME STREQUAL "WASI")
@@ -11,6 +12,11 @@ function(tandem_library name)
   else()
     list(FILTER sources EXCLUDE REGEX "_wasm\\.cpp$")
   endif()
+  file(GLOB own LIST_DIRECTORIES false ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
+  foreach(file ${own})
+    get_filename_component(folder ${file} DIRECTORY)
+    list(FILTER sources EXCLUDE REGEX "^${folder}/")
+  endforeach()
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     target_include_directories(tandem_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)

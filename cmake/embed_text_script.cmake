@@ -1,0 +1,10 @@
+# Run by tandem_embed_text(): writes OUTPUT from FILES.
+set(text "#include <string_view>\n\nnamespace ${NAMESPACE} {\n\n")
+string(APPEND text "std::string_view ${FUNCTION}(std::string_view name) {\n")
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME_WE)
+  file(READ ${file} content)
+  string(APPEND text "  if (name == \"${name}\") return R\"wgsl(${content})wgsl\";\n")
+endforeach()
+string(APPEND text "  return {};\n}\n\n}  // namespace ${NAMESPACE}\n")
+file(WRITE ${OUTPUT} "${text}")
