@@ -43,6 +43,8 @@ struct PackedMatrix {
   uint32_t columns = 0;
   Block<uint8_t> data;      ///< tile_count(rows) * tile_bytes(); owned, or mapped from a file
   Block<float> row_scales;  ///< [tile_count(rows) * 16]
+  /// Both lie in a mapped file: a backend may move them into memory of its own.
+  bool mapped = false;
 
   [[nodiscard]] uint64_t tile_bytes() const { return tile_bytes(format, columns); }
   [[nodiscard]] const uint8_t* tile(uint32_t index) const {
@@ -73,7 +75,7 @@ struct PackedMatrix {
   }
   /// The same weights again, to be read only.
   [[nodiscard]] PackedMatrix share() const {
-    return {format, rows, columns, data.share(), row_scales.share()};
+    return {format, rows, columns, data.share(), row_scales.share(), mapped};
   }
   /// What bytes() will be for a matrix of this shape.
   static constexpr uint64_t bytes_for(WeightFormat format, uint64_t rows, uint32_t columns) {

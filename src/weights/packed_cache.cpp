@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
+#include "base/block.h"
 #include "weights/checksum.h"
 
 #ifndef MADV_POPULATE_READ
@@ -73,6 +76,63 @@ Loaded refused(std::string problem, bool remove = true) {
   return {std::nullopt, std::move(problem), remove};
 }
 
+// An entry's data: in a mapping that a backend moves out of, or, if a matrix is so large that it
+// would then be in memory twice for a while, read at once.
+struct Data {
+  std::shared_ptr<const void> owner;  // null: there is no memory for it
+  const std::byte* bytes = nullptr;
+  Digest content{};
+  bool whole = true;  // it could be read to its end
+  bool mapped = false;
+};
+constexpr uint64_t kMostMapped = uint64_t{64} << 20;
+
+bool read_at(int file, uint64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(file, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    offset += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+// Each block is summed up while it is in a core's cache.
+Data read_data(int file, uint64_t offset, uint64_t length, ThreadPool& pool) {
+  Data data;
+  const std::shared_ptr<void> memory = allocate_zeroed(length);
+  if (memory == nullptr) return data;
+  const std::span<std::byte> bytes(static_cast<std::byte*>(memory.get()), length);
+  std::vector<LineSums> sums((length + kChecksumBlock - 1) / kChecksumBlock);
+  std::atomic<bool> whole{true};
+  pool.split(sums.size(), 1, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const uint64_t from = i * kChecksumBlock;
+      const auto block = bytes.subspan(from, std::min(kChecksumBlock, length - from));
+      if (!read_at(file, offset + from, block)) whole = false;
+      sums[i] = line_sums(block);
+    }
+  });
+  data.bytes = bytes.data();
+  data.owner = memory;
+  data.content = checksum(length, sums);
+  data.whole = whole;
+  return data;
+}
+
+Data map_data(int file, uint64_t offset, uint64_t size, ThreadPool& pool) {
+  Data data;
+  const auto mapping = std::make_shared<const Mapping>(file, size);
+  if (mapping->bytes == nullptr) return data;
+  mapping->populate(pool);
+  data.bytes = mapping->bytes + offset;
+  data.owner = mapping;
+  data.content = checksum({data.bytes, size - offset}, pool);
+  data.mapped = true;
+  return data;
+}
+
 Loaded read_entry(const fs::path& path, const Digest& key, std::span<const PackedShape> shapes,
                   ThreadPool& pool) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -86,29 +146,33 @@ Loaded read_entry(const fs::path& path, const Digest& key, std::span<const Packe
   }
   const auto size = static_cast<uint64_t>(status.st_size);
   if (size < kMaxPackedHeader) return refused("it is too short");
-  const auto mapping = std::make_shared<const Mapping>(file.value, size);
-  if (mapping->bytes == nullptr) return refused("it can't be mapped", false);
-  const std::span<const std::byte> bytes(mapping->bytes, size);
-  const auto header = PackedHeader::parse(bytes.first(kMaxPackedHeader), size);
+  std::array<std::byte, kMaxPackedHeader> start{};
+  if (!read_at(file.value, 0, start)) return refused("it can't be read", false);
+  const auto header = PackedHeader::parse(start, size);
   if (!header.ok()) return refused(header.error().message);
   if (header->key != key || !std::ranges::equal(header->matrices, shapes)) {
     return refused("it holds something else");
   }
-  mapping->populate(pool);
-  if (checksum(bytes.subspan(header->data_offset()), pool) != header->content) {
-    return refused("its content is damaged");
-  }
+  const auto places = header->places();
+  const uint64_t offset = header->data_offset();
+  const bool large = std::ranges::any_of(
+      places, [](const PackedHeader::Place& place) { return place.weight_bytes > kMostMapped; });
+  const Data data = large ? read_data(file.value, offset, size - offset, pool)
+                          : map_data(file.value, offset, size, pool);
+  if (data.owner == nullptr) return refused("there is no memory for it", false);
+  if (!data.whole) return refused("it can't be read", false);
+  if (data.content != header->content) return refused("its content is damaged");
   ::futimens(file.value, nullptr);  // used now: what was used longest ago is dropped first
   Loaded loaded;
   loaded.matrices.emplace();
-  const auto places = header->places();
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto* weights = reinterpret_cast<const uint8_t*>(mapping->bytes + places[i].weights);
-    const auto* scales = reinterpret_cast<const float*>(mapping->bytes + places[i].scales);
+    const auto* weights =
+        reinterpret_cast<const uint8_t*>(data.bytes + (places[i].weights - offset));
+    const auto* scales = reinterpret_cast<const float*>(data.bytes + (places[i].scales - offset));
     loaded.matrices->push_back(
         {shapes[i].format, shapes[i].rows, shapes[i].columns,
-         Block<uint8_t>({weights, places[i].weight_bytes}, mapping),
-         Block<float>({scales, places[i].scale_bytes / sizeof(float)}, mapping)});
+         Block<uint8_t>({weights, places[i].weight_bytes}, data.owner),
+         Block<float>({scales, places[i].scale_bytes / sizeof(float)}, data.owner), data.mapped});
   }
   return loaded;
 }

@@ -41,6 +41,7 @@ Result<Matrix> CpuBackend::add_matrix(PackedMatrix matrix) {
                                          " x " + std::to_string(matrix.columns)};
   }
   matrices_.push_back(std::move(matrix));
+  settled_ = false;
   return Matrix{static_cast<uint32_t>(matrices_.size() - 1)};
 }
 
@@ -77,7 +78,16 @@ std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_head
   return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim);
 }
 
+void CpuBackend::take_moved() {
+  if (settled_) return;
+  if (mover_ == nullptr) mover_ = std::make_unique<WeightMover>(matrices_);
+  if (!mover_->take(matrices_)) return;
+  mover_.reset();
+  settled_ = true;
+}
+
 Status CpuBackend::begin(uint32_t tokens) {
+  take_moved();
   finite_.store(true, std::memory_order_relaxed);
   exhausted_.store(false, std::memory_order_relaxed);
   if (tokens > capacity_) {

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/weight_mover.h"
 #include "kernels/kernels.h"
 
 namespace tandem::kernels::cpu {
@@ -78,6 +79,8 @@ class CpuBackend final : public Backend {
   // Runs body(token) for the pass's tokens, on the pool if there are enough elements in all.
   template <typename Body>
   void each_token(uint32_t columns, Body&& body);
+  // Takes what has been moved out of mapped files since the last pass.
+  void take_moved();
   // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
   bool grow(uint32_t tokens);
   void fail() { finite_.store(false, std::memory_order_relaxed); }
@@ -90,6 +93,8 @@ class CpuBackend final : public Backend {
   std::atomic<bool> finite_{true};
   std::atomic<bool> exhausted_{false};
   std::vector<PackedMatrix> matrices_;
+  std::unique_ptr<WeightMover> mover_;  // while mapped matrices are moved
+  bool settled_ = false;                // none of matrices_ is to be moved
   std::vector<std::vector<float>> vectors_;
   std::vector<FloatRows> floats_;
   std::vector<ActivationRows> activations_;
