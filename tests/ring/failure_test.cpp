@@ -3,7 +3,12 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "ring/harness.h"
 
@@ -127,6 +132,29 @@ TEST_P(Failure, AKilledProcessIsNamed) {
   EXPECT_TRUE(again->forward(input(model, 10), 0, 1).ok());
 }
 
+/// Whether every thread of a process is stopped.
+bool stopped(pid_t process) {
+  std::error_code code;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task", code)) {
+    std::ifstream file(task.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(')');  // "ID (NAME) STATE …"
+    if (name_end == std::string::npos || text.substr(name_end + 2, 1) != "T") return false;
+  }
+  return !code;
+}
+
+/// Stops a process, and waits until it is: a signal's way takes a while on a busy machine.
+void stop(pid_t process) {
+  ASSERT_EQ(::kill(process, SIGSTOP), 0);
+  for (int i = 0; i < 5000 && !stopped(process); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_TRUE(stopped(process));
+}
+
 TEST_P(Failure, AStoppedProcessIsNoticed) {
   Model model;
   const auto workers = processes(3);
@@ -134,7 +162,7 @@ TEST_P(Failure, AStoppedProcessIsNoticed) {
   for (size_t i = 0; i < 3; ++i) where.push_back({workers->addresses()[i], kSplit[i]});
   auto opened = open(options(model, where));
   const size_t bad = GetParam();
-  ::kill(workers->processes()[bad], SIGSTOP);
+  stop(workers->processes()[bad]);
   expect_blame(opened->forward(input(model, 100), 0, 1),
                name_of(workers->addresses()[bad], kLayers[bad]), "silent");
   ::kill(workers->processes()[bad], SIGCONT);
