@@ -108,7 +108,7 @@ PackedMatrix random_matrix(WeightFormat format, uint32_t rows, uint32_t columns)
 PackedMatrix copy_of(const PackedMatrix& matrix) {
   PackedMatrix copy = make_packed(matrix.format, matrix.rows, matrix.columns);
   std::memcpy(copy.data.data(), matrix.data.data(), matrix.data.size());
-  copy.row_scales = matrix.row_scales;
+  std::copy(matrix.row_scales.begin(), matrix.row_scales.end(), copy.row_scales.begin());
   return copy;
 }
 
