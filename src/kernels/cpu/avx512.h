@@ -20,6 +20,8 @@ namespace tandem::kernels::cpu::avx512 {
 //   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums, then
 //   [column] the 16-bit values: tokens lie an odd number of cache lines apart here, so that those
 //   that are read together don't compete for the same places of the cache.
+// The values are there from kFewestPanelTokens tokens on: fewer never meet panels.
+constexpr uint32_t kFewestPanelTokens = 24;
 size_t prepared_bytes(uint32_t padded);
 constexpr size_t copy_offset(uint32_t padded) {
   return size_t{padded} * 2 + (size_t{padded} / 8 + 63) / 64 * 64;

@@ -196,10 +196,6 @@ constexpr Block kBlocks[2][kMostTokens] = {
     {block<Format, 1, 2>, block<Format, 2, 2>, block<Format, 3, 2>, block<Format, 4, 2>,
      block<Format, 5, 2>, block<Format, 6, 2>}};
 
-// From here on expanding weights to 16 bits first is faster.
-template <WeightFormat Format>
-constexpr uint32_t kTokensForPanels = Format == WeightFormat::k4 ? 24 : 48;
-
 template <WeightFormat Format>
 void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
@@ -222,9 +218,9 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
 
 void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
-  const uint32_t for_panels = matrix.format == WeightFormat::k4
-                                  ? kTokensForPanels<WeightFormat::k4>
-                                  : kTokensForPanels<WeightFormat::k6>;
+  // From here on expanding weights to 16 bits first is faster; 6 bits take more of it.
+  const uint32_t for_panels =
+      matrix.format == WeightFormat::k4 ? kFewestPanelTokens : 2 * kFewestPanelTokens;
   if (in.tokens >= for_panels) {
     return matmul_panels(matrix, in, tile_begin, tile_end, bias, out, stride);
   }

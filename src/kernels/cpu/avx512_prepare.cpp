@@ -1,4 +1,6 @@
 // Activations in the form that the products read: two planes of signed bytes, and their sums.
+#include <cstring>
+
 #include "kernels/cpu/avx512.h"
 
 #if defined(__x86_64__)
@@ -8,7 +10,6 @@ namespace {
 
 TANDEM_AVX512 int64_t prepare_token(const int16_t* values, uint32_t padded, uint8_t* planes) {
   uint8_t* sums = planes + size_t{padded} * 2;
-  uint8_t* copy = planes + copy_offset(padded);
   // Bytes 0, 2, 4, 6 and 1, 3, 5, 7 of eight: four low ones, then four high ones.
   const __m512i order = _mm512_set4_epi32(0x0f0d0b09, 0x0e0c0a08, 0x07050301, 0x06040200);
   const __m512i ones = _mm512_set1_epi8(1);
@@ -19,7 +20,6 @@ TANDEM_AVX512 int64_t prepare_token(const int16_t* values, uint32_t padded, uint
     __m512i group[2];
     for (uint32_t g = 0; g < 2; ++g) {
       const __m512i x = _mm512_loadu_si512(values + k + g * 32);
-      _mm512_storeu_si512(copy + (size_t{k} + g * 32) * 2, x);
       // high = (x - low) >> 8 and low = x's lower byte as a signed one: adding 128 carries into
       // the upper byte just when the lower is negative. |x| <= kMaxActivation: no overflow.
       const __m512i carried = _mm512_add_epi16(x, _mm512_set1_epi16(128));
@@ -58,8 +58,12 @@ size_t prepared_bytes(uint32_t padded) {
 void prepare(ActivationRows& rows, uint32_t begin, uint32_t end) {
   const size_t bytes = prepared_bytes(rows.padded);
   for (uint32_t t = begin; t < end; ++t) {
-    rows.sums[t] = prepare_token(rows.values.data() + size_t{t} * rows.padded, rows.padded,
-                                 rows.prepared.data() + t * bytes);
+    const int16_t* values = rows.values.data() + size_t{t} * rows.padded;
+    uint8_t* prepared = rows.prepared.data() + t * bytes;
+    rows.sums[t] = prepare_token(values, rows.padded, prepared);
+    if (rows.tokens >= kFewestPanelTokens) {
+      std::memcpy(prepared + copy_offset(rows.padded), values, size_t{rows.padded} * 2);
+    }
   }
 }
 
