@@ -112,6 +112,22 @@ TEST_P(Matmul, NoSumOverflowsInTheLongestRows) {
   }
 }
 
+// So many tokens that sets may expand the weights first, and more than they take at a time.
+TEST_P(Matmul, NoSumOverflowsWithManyTokens) {
+  Random random(5);
+  for (const Weights kind : {Weights::kHighest, Weights::kLowest, Weights::kRandom}) {
+    for (const Fill fill : {Fill::kHighest, Fill::kLowest, Fill::kRandom}) {
+      expect_equal_products(random_matrix(GetParam(), 33, 4160, kind, random), 49, fill, true,
+                            random);
+    }
+  }
+  const PackedMatrix longest =
+      random_matrix(GetParam(), 17, arithmetic::kMaxRow, Weights::kHighest, random);
+  expect_equal_products(longest, 48, Fill::kHighest, false, random);
+  const PackedMatrix wide = random_matrix(GetParam(), 35, 330, Weights::kRandom, random);
+  expect_equal_products(wide, 300, Fill::kRandom, true, random);
+}
+
 // -128 in every low plane: the other end of the signed bytes.
 TEST_P(Matmul, PlanesReachTheirLowestValues) {
   Random random(4);
