@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arithmetic/format.h"
+#include "model/expert_config.h"
 #include "model/families.h"
 #include "model/rope_config.h"
 
@@ -50,7 +51,7 @@ Result<bool> flag(const json& object, std::string_view key, bool fallback) {
 
 // Keys that change a forward pass in a way that no family of the table has. Each must be absent,
 // null or the value that changes nothing.
-Status refuse_unknown_arithmetic(const json& object) {
+Status refuse_unknown_arithmetic(const json& object, const Family& family) {
   struct Neutral {
     std::string_view key;
     json value;
@@ -77,8 +78,14 @@ Status refuse_unknown_arithmetic(const json& object) {
       {"no_rope_layers", nullptr},
       {"alibi", false},
       {"attention_sinks", false},
+      {"n_shared_experts", 0},
+      {"first_k_dense_replace", 0},
+      {"routed_scaling_factor", 1.0},
+      {"scoring_func", "softmax"},
+      {"topk_method", "greedy"},
   };
   for (const Neutral& neutral : kNeutral) {
+    if (family.experts != nullptr && is_expert_key(neutral.key)) continue;
     const auto found = object.find(neutral.key);
     if (found == object.end() || found->is_null() || *found == neutral.value) continue;
     return unsupported("config.json: " + key_name(neutral.key) + " is " +
@@ -169,7 +176,9 @@ Status read_sizes(const json& object, ModelConfig& config) {
     }
     config.norm_eps = eps->get<double>();
   } else {
-    config.norm_eps = family.norm == NormKind::kLayer ? 1e-5 : 1e-6;
+    config.norm_eps = family.default_eps != 0           ? family.default_eps
+                      : family.norm == NormKind::kLayer ? 1e-5
+                                                        : 1e-6;
   }
   return {};
 }
@@ -202,10 +211,13 @@ Status read_windows(const json& object, ModelConfig& config) {
   const auto rule = config.family->window;
   if (rule == Family::Window::kNone) return {};
   TANDEM_ASSIGN(const bool opted_in, flag(object, "use_sliding_window", false));
-  if (rule == Family::Window::kOptIn && !opted_in) return {};
+  const bool opt_in = rule == Family::Window::kOptIn || rule == Family::Window::kOptInAll;
+  if (opt_in && !opted_in) return {};
   const auto given = object.find("sliding_window");
   if (given != object.end() && given->is_null()) return {};
-  TANDEM_ASSIGN(const uint32_t window, count(object, "sliding_window", 1U << 30, 4096));
+  if (given == object.end() && rule == Family::Window::kIfGiven) return {};
+  const uint32_t usual = rule == Family::Window::kAlternating ? 128 : 4096;
+  TANDEM_ASSIGN(const uint32_t window, count(object, "sliding_window", 1U << 30, usual));
   const auto types = object.find("layer_types");
   if (types != object.end() && types->is_array()) {
     if (types->size() != config.layers) {
@@ -221,6 +233,10 @@ Status read_windows(const json& object, ModelConfig& config) {
                            type.dump().substr(0, 40));
       }
     }
+    return {};
+  }
+  if (rule == Family::Window::kAlternating) {
+    for (uint32_t i = 0; i < config.layers; i += 2) config.window[i] = window;
     return {};
   }
   uint32_t first = 0;
@@ -250,7 +266,7 @@ Result<ModelConfig> parse_config(std::string_view text) {
   config.prefix = config.family->names.prefix;
   config.learned_positions = !config.family->names.positions.empty();
   config.rope.enabled = config.family->rotary;
-  TANDEM_TRY(refuse_unknown_arithmetic(object));
+  TANDEM_TRY(refuse_unknown_arithmetic(object, *config.family));
   TANDEM_TRY(read_activation(object, *config.family));
   TANDEM_TRY(read_sizes(object, config));
   TANDEM_TRY(read_biases(object, config));
@@ -258,6 +274,7 @@ Result<ModelConfig> parse_config(std::string_view text) {
   TANDEM_ASSIGN(config.tied_embeddings,
                 flag(object, "tie_word_embeddings", config.family->tied_by_default));
   if (config.rope.enabled) TANDEM_TRY(read_rope(object, config));
+  TANDEM_TRY(read_experts(object, config));
   config.context = std::min(config.context, arithmetic::kMaxPositions);
   return config;
 }
@@ -267,6 +284,7 @@ void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_vi
   config.prefix = names.prefix;
   const std::string bare = std::string(names.embedding) + ".weight";
   if (!has(config.prefix + bare) && has(bare)) config.prefix.clear();
+  resolve_experts(config, has);
 }
 
 }  // namespace tandem::model

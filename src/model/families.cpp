@@ -63,7 +63,33 @@ constexpr Family kGpt2{
     .tied_by_default = true,
 };
 
-constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2};
+constexpr ExpertRules kQwen3Experts{.normalize = ExpertRules::Normalize::kConfig,
+                                    .sparse_step = true};
+
+constexpr Family kQwen3Moe{.architecture = "Qwen3MoeForCausalLM",
+                           .keys = {},
+                           .names = {},
+                           .bias = BiasRule::kConfig,
+                           .qk_norm = true,
+                           .window = Family::Window::kOptInAll,
+                           .experts = &kQwen3Experts};
+
+constexpr ExpertRules kMixtralExperts{.width = "intermediate_size",
+                                      .router = "block_sparse_moe.gate",
+                                      .experts = "block_sparse_moe.experts.",
+                                      .gate = "w1",
+                                      .up = "w3",
+                                      .down = "w2"};
+
+constexpr Family kMixtral{.architecture = "MixtralForCausalLM",
+                          .keys = {},
+                          .names = {},
+                          .window = Family::Window::kIfGiven,
+                          .experts = &kMixtralExperts,
+                          .default_eps = 1e-5,
+                          .default_theta = 1000000.0};
+
+constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen3Moe, kMixtral};
 
 }  // namespace
 

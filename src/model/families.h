@@ -53,6 +53,27 @@ enum class BiasRule : uint8_t {
   kAll,
 };
 
+/// What families with a mixture of experts have of their own.
+struct ExpertRules {
+  std::string_view width = "moe_intermediate_size";  ///< config key of an expert's width
+  std::string_view shared_width = {};                ///< likewise of the shared one; empty: none
+  enum class Normalize : uint8_t { kAlways, kConfig } normalize = Normalize::kAlways;
+  /// decoder_sparse_step and mlp_only_layers say which layers have experts.
+  bool sparse_step = false;
+  bool biases = false;       ///< of router and experts
+  bool input_major = false;  ///< fused tensors are kInputMajor, not kFused
+  bool clamped = false;      ///< clamped SwiGLU
+  // Tensor names, which follow those of the layer.
+  std::string_view router = "mlp.gate";
+  std::string_view experts =
+      "mlp.experts.";  ///< an expert's index and name follow, or a fused name
+  std::string_view gate = "gate_proj";
+  std::string_view up = "up_proj";
+  std::string_view down = "down_proj";
+  std::string_view shared = "mlp.shared_expert.";
+  std::string_view shared_gate = "mlp.shared_expert_gate";
+};
+
 struct Family {
   std::string_view architecture;
   ConfigKeys keys;
@@ -66,8 +87,22 @@ struct Family {
   bool transposed = false;  ///< matrices stored input-major
   bool tied_by_default = false;
   /// Sliding windows: kAlways: sliding_window for every layer; kOptIn: use_sliding_window and
-  /// max_window_layers decide; layer_types decides for both when it is given.
-  enum class Window : uint8_t { kNone, kAlways, kOptIn } window = Window::kNone;
+  /// max_window_layers decide; layer_types decides for both when it is given. kIfGiven: as kAlways,
+  /// but none unless sliding_window says so. kOptInAll: use_sliding_window decides for all layers.
+  /// kAlternating: every other layer from the first on, unless layer_types says otherwise.
+  enum class Window : uint8_t {
+    kNone,
+    kAlways,
+    kOptIn,
+    kIfGiven,
+    kOptInAll,
+    kAlternating
+  } window = Window::kNone;
+  const ExpertRules* experts = nullptr;  ///< null: no mixture of experts
+  double default_eps = 0;                ///< of norms; 0: 1e-6, or 1e-5 for layer norms
+  double default_theta = 10000.0;        ///< rope's base
+  bool yarn_by_default = false;          ///< gpt-oss: rope is scaled unless the config says how
+  bool sinks = false;                    ///< attention has a sink a head
 };
 
 /// The table.

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "model/experts.h"
 #include "model/families.h"
 
 namespace tandem::model {
@@ -34,6 +35,11 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
 void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
               Backend& backend) {
   backend.norm(buffers.hidden, layer.mlp_norm, buffers.normed);
+  if (!layer.moe.experts.empty()) {
+    run_experts(config, layer.moe, buffers, backend);
+    backend.add(buffers.hidden, buffers.delta);
+    return;
+  }
   switch (config.mlp) {
     case MlpKind::kGatedSilu: {
       const std::array products = {layer.gate, layer.up};
@@ -109,6 +115,11 @@ LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
   buffers.attended = backend.add_activations(q_columns);
   buffers.inner = backend.add_activations(config.intermediate_size);
   buffers.heads = backend.add_heads(config.heads, config.head_dim);
+  if (config.moe.experts != 0) {
+    const uint32_t logits = config.moe.experts + (config.moe.shared_width != 0 ? 1U : 0U);
+    buffers.router = backend.add_floats(logits);
+    buffers.router_rest = backend.add_floats(logits);
+  }
   return buffers;
 }
 
@@ -132,6 +143,10 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerB
   TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
   TANDEM_ASSIGN(layer.mlp_norm,
                 loader.norm(names.mlp_norm, config, config.hidden_size, config.norm));
+  if (config.has_experts(index)) {
+    TANDEM_ASSIGN(layer.moe, load_experts(config, index, buffers, loader));
+    return layer;
+  }
   if (config.mlp == MlpKind::kGatedSilu) {
     TANDEM_ASSIGN(layer.gate, loader.product(names.gate, buffers.gate));
   }

@@ -1,6 +1,7 @@
 // A layer of a model: its weights as handles of a backend, and its forward pass as a list of steps.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,6 +24,9 @@ struct MatrixName {
   std::string tensor;  ///< without ".weight"
   weights::MatrixPart part;
   bool has_bias = false;
+  bool bare = false;  ///< the tensor's name has no ".weight"
+
+  [[nodiscard]] std::string weight() const { return bare ? tensor : tensor + ".weight"; }
 };
 
 /// The tensors of one layer by role. Roles that a family lacks have an empty tensor name.
@@ -37,11 +41,21 @@ kernels::WeightFormat ends_format(WeightBits bits);
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
+/// A layer's experts in a backend (experts.h).
+struct ExpertBlock {
+  /// Logits of the experts, and of the shared one's gate: the product of the router's weights in 8
+  /// bits, and that of what these leave out.
+  kernels::Product router, rest;
+  std::vector<kernels::Expert> experts;  ///< empty: the layer has an MLP
+  std::optional<kernels::Expert> shared;
+};
+
 /// One layer's weights in a backend.
 struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
   kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
   uint32_t window = 0;
+  ExpertBlock moe;
 };
 
 /// The buffers that all layers of a stage share.
@@ -53,6 +67,7 @@ struct LayerBuffers {
   kernels::Activations attended;  ///< [tokens, heads * head_dim]
   kernels::Activations inner;     ///< [tokens, intermediate_size]
   kernels::Heads heads;
+  kernels::Floats router, router_rest;  ///< [tokens, experts (+ 1)]
 };
 LayerBuffers make_buffers(const ModelConfig& config, kernels::Backend& backend);
 
@@ -90,6 +105,18 @@ class WeightLoader {
   Result<kernels::Product> product(const MatrixName& name, kernels::Floats out);
   /// Quantizes a matrix without giving it to the backend.
   Result<kernels::PackedMatrix> matrix(const MatrixName& name);
+  /// Matrices that are entries of the cache of their own, in the order of `units`: what the cache
+  /// has comes from there, several at a time; the rest is quantized, tensor by tensor if `by_role`
+  /// (all first matrices, all second ones, …), else unit by unit. Units are of equal length.
+  Result<std::vector<std::vector<kernels::PackedMatrix>>> units(
+      std::span<const std::vector<MatrixName>> units, bool by_role);
+  /// The weights [rows of all tensors together, columns] of small matrices as two products whose
+  /// sum is nearly that of the stored weights: they in 8 bits a row, and what that leaves out
+  /// likewise. The first one has `bias`, if it is not empty.
+  Result<std::array<kernels::Product, 2>> fine(std::span<const MatrixName> names,
+                                               std::vector<float> bias,
+                                               const std::array<kernels::Floats, 2>& outs);
+  [[nodiscard]] kernels::Backend& backend() { return backend_; }
   /// A norm over n values.
   Result<kernels::Norm> norm(const std::string& name, const ModelConfig& config, uint32_t n,
                              NormKind kind);
@@ -103,6 +130,10 @@ class WeightLoader {
   /// The next expected matrix from the cache, if it had them.
   std::optional<kernels::PackedMatrix> from_cache();
   void keep(const kernels::PackedMatrix& matrix);
+  Result<kernels::PackedMatrix> quantized(const MatrixName& name);
+  Result<std::vector<float>> read_floats(const std::string& tensor, uint64_t first, uint64_t count);
+  /// A tensor that is still at hand from the call before, or from the source.
+  Result<weights::TensorData> tensor(const std::string& name);
 
   weights::TensorSource& source_;
   kernels::Backend& backend_;
@@ -119,6 +150,7 @@ class WeightLoader {
   size_t expected_ = 0;
   std::vector<kernels::PackedMatrix> found_;
   std::vector<kernels::PackedMatrix> made_;
+  std::optional<weights::TensorData> last_;
 };
 
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,

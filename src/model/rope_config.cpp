@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "model/families.h"
+
 namespace tandem::model {
 namespace {
 
@@ -68,7 +70,8 @@ Status read_rope(const json& object, ModelConfig& config) {
     scaling = &*found;
     break;
   }
-  TANDEM_ASSIGN(const double outer_theta, number(object, "rope_theta", 1.0001, 1e12, 10000.0));
+  TANDEM_ASSIGN(const double outer_theta,
+                number(object, "rope_theta", 1.0001, 1e12, config.family->default_theta));
   TANDEM_ASSIGN(rope.theta, number(*scaling, "rope_theta", 1.0001, 1e12, outer_theta));
   TANDEM_ASSIGN(const double partial, number(*scaling, "partial_rotary_factor", 0, 1, 1.0));
   if (partial != 1.0) {

@@ -67,6 +67,10 @@ class LocalStage final : public Stage {
     for (const Layer& layer : layers_) {
       backend.label(layer.query.matrix, "q, k, v");
       backend.label(layer.output.matrix, "o");
+      if (!layer.moe.experts.empty()) {
+        backend.label(layer.moe.router.matrix, "router");
+        continue;
+      }
       const bool gated = config_.mlp == MlpKind::kGatedSilu;
       backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
       backend.label(layer.down.matrix, "down");

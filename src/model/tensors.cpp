@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kv_cache.h"
+#include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -62,6 +63,10 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
     }
     matrix(names.output, names.output.part.rows);
     add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
+    if (config.has_experts(index)) {
+      add_expert_tensors(config, index, tensors);
+      continue;
+    }
     if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
     matrix(names.up, names.up.part.rows);
     matrix(names.down, names.down.part.rows);
@@ -88,7 +93,11 @@ std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
   uint64_t bytes = 0;
   for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
-    const LayerNames names = layer_names(config, index);
+    LayerNames names = layer_names(config, index);
+    if (config.has_experts(index)) {
+      names.gate = names.up = names.down = {};
+      bytes += expert_bytes(config, index, options.weights);
+    }
     for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
                                    &names.gate, &names.up, &names.down}) {
       if (name->tensor.empty()) continue;
