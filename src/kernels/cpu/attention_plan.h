@@ -13,8 +13,13 @@ namespace tandem::kernels::cpu {
 /// What a row's weights are relative to.
 struct RowMass {
   uint64_t denominator = 0;
-  int32_t least = 0;  ///< smallest of the row's block shifts
+  int32_t least = arithmetic::kMostShift;  ///< smallest of the row's block shifts
 };
+
+/// The sink's part of a row's denominator.
+inline uint64_t sink_mass(int32_t largest, int32_t sink) {
+  return arithmetic::softmax_mass(static_cast<uint32_t>(int64_t{largest} - sink));
+}
 
 /// A row's way through attention: scores of whole blocks (some of positions that it must not see),
 /// which its weights then replace in the same memory.

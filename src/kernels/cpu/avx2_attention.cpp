@@ -123,16 +123,17 @@ TANDEM_AVX2 RowMass weigh_row(const CacheView& cache, const AttentionTask& task,
                               const AttentionPlan& plan, uint32_t row) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
+  const int32_t sink = task.sink(row % task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
   const uint32_t from = begin - plan.first_block * a::kBlock;
   const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
+  int32_t most = sink;
   for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   const __m256i largest = _mm256_set1_epi32(most);
   const __m256i one = _mm256_set1_epi32(1);
   __m256i denominator = _mm256_setzero_si256();
-  RowMass result{0, INT_MAX};
+  RowMass result;
   for (uint32_t block = 0; block < plan.blocks; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
     const int16_t* exponents =
@@ -179,7 +180,8 @@ TANDEM_AVX2 RowMass weigh_row(const CacheView& cache, const AttentionTask& task,
   }
   int64_t lanes[4];
   store(lanes, denominator);
-  result.denominator = static_cast<uint64_t>(lanes[0] + lanes[1] + lanes[2] + lanes[3]);
+  result.denominator =
+      static_cast<uint64_t>(lanes[0] + lanes[1] + lanes[2] + lanes[3]) + sink_mass(most, sink);
   return result;
 }
 

@@ -92,16 +92,18 @@ TANDEM_AVX512 RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
                                 const AttentionPlan& plan, uint32_t row) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
+  const int32_t sink = task.sink(row % task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
-  __m512i most = _mm512_set1_epi32(INT_MIN);
+  __m512i most = _mm512_set1_epi32(sink);
   for (uint32_t block = 0; block < plan.blocks; ++block) {
     const auto mask = static_cast<__mmask16>(plan.lanes(block, begin, end));
     most = _mm512_mask_max_epi32(most, mask, most, _mm512_loadu_si512(scores + size_t{block} * 16));
   }
-  const __m512i largest = _mm512_set1_epi32(_mm512_reduce_max_epi32(most));
+  const int32_t top = _mm512_reduce_max_epi32(most);
+  const __m512i largest = _mm512_set1_epi32(top);
   __m512i denominator = _mm512_setzero_si512();
-  RowMass result{0, INT_MAX};
+  RowMass result;
   for (uint32_t block = 0; block < plan.blocks; ++block) {
     const auto mask = static_cast<__mmask16>(plan.lanes(block, begin, end));
     int32_t* place = scores + size_t{block} * 16;
@@ -136,7 +138,8 @@ TANDEM_AVX512 RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
                         _mm512_cvtepi32_epi16(_mm512_and_si512(weight, _mm512_set1_epi32(4095))));
     _mm256_storeu_si256(halves + 1, _mm512_cvtepi32_epi16(_mm512_srli_epi32(weight, 12)));
   }
-  result.denominator = static_cast<uint64_t>(_mm512_reduce_add_epi64(denominator));
+  result.denominator =
+      static_cast<uint64_t>(_mm512_reduce_add_epi64(denominator)) + sink_mass(top, sink);
   return result;
 }
 

@@ -340,6 +340,12 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
   while (tasks() < pool_.threads() && heads > 1) heads = (heads + 1) / 2;
   const uint32_t token_parts = parts(tokens_, tokens);
   const uint32_t head_parts = parts(group, heads);
+  std::vector<int32_t> sinks;
+  if (step.sinks.has_value()) {
+    for (const float logit : vectors_[step.sinks->id]) {
+      sinks.push_back(arithmetic::sink_score(logit));
+    }
+  }
   pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; ++i) {
       const auto kv_head = static_cast<uint32_t>(i / (token_parts * head_parts));
@@ -358,6 +364,7 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
       task.position = step.position + t;
       task.window = step.window;
       task.constant = step.constant;
+      task.sinks = sinks.empty() ? nullptr : sinks.data() + h;
       if (!kernels_.attention(
               kv_cache.view(step.layer, kv_head), task, scratch().attention,
               head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim)) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arithmetic/attention.h"
 #include "arithmetic/format.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/rope.h"
@@ -93,10 +94,14 @@ struct AttentionTask {
   size_t out_stride = 0;
   uint32_t tokens = 1;
   uint32_t heads = 1;
-  uint32_t position = 0;  ///< of the first token
-  uint32_t window = 0;    ///< positions seen, the own one included; 0: all
-  float constant = 0;     ///< arithmetic::score_constant
+  uint32_t position = 0;           ///< of the first token
+  uint32_t window = 0;             ///< positions seen, the own one included; 0: all
+  float constant = 0;              ///< arithmetic::score_constant
+  const int32_t* sinks = nullptr;  ///< arithmetic::sink_score of each head; null: none
 
+  [[nodiscard]] int32_t sink(uint32_t head) const {
+    return sinks != nullptr ? sinks[head] : arithmetic::kNoSink;
+  }
   /// Positions [begin, end) that token t sees.
   [[nodiscard]] uint32_t end(uint32_t t) const { return position + t + 1; }
   [[nodiscard]] uint32_t begin(uint32_t t) const {

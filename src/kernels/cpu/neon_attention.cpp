@@ -97,14 +97,15 @@ RowMass weigh_row(const CacheView& cache, const AttentionTask& task, const Atten
                   uint32_t row) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
+  const int32_t sink = task.sink(row % task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
   const uint32_t from = begin - plan.first_block * a::kBlock;
   const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
+  int32_t most = sink;
   for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   uint64x2_t denominator = vdupq_n_u64(0);
-  RowMass result{0, INT_MAX};
+  RowMass result;
   for (uint32_t block = 0; block < plan.blocks; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
     const int16_t* exponents =
@@ -149,7 +150,7 @@ RowMass weigh_row(const CacheView& cache, const AttentionTask& task, const Atten
       vst1_u16(halves + 16 + 4 * i, high[i]);
     }
   }
-  result.denominator = vaddvq_u64(denominator);
+  result.denominator = vaddvq_u64(denominator) + sink_mass(most, sink);
   return result;
 }
 

@@ -127,15 +127,16 @@ TANDEM_KERNEL RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
                                 const AttentionPlan& plan, uint32_t row) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
+  const int32_t sink = task.sink(row % task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
   const uint32_t from = begin - plan.first_block * a::kBlock;
   const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
+  int32_t most = sink;
   for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   const v128_t largest = wasm_i32x4_splat(most);
   v128_t denominator = wasm_i64x2_const_splat(0);
-  RowMass result{0, INT_MAX};
+  RowMass result;
   for (uint32_t block = 0; block < plan.blocks; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
     const int16_t* exponents =
@@ -183,7 +184,7 @@ TANDEM_KERNEL RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
   constexpr uint64_t kBits = uint64_t{1023 + 52} << 52;
   result.denominator = static_cast<uint64_t>(wasm_i64x2_extract_lane(denominator, 0)) +
                        static_cast<uint64_t>(wasm_i64x2_extract_lane(denominator, 1)) -
-                       kBits * plan.blocks * a::kBlock;
+                       kBits * plan.blocks * a::kBlock + sink_mass(most, sink);
   return result;
 }
 
