@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "arithmetic/attention.h"
 #include "arithmetic/exponential.h"
 
 namespace tandem::arithmetic {
@@ -16,12 +17,6 @@ uint32_t distance(float largest, float logit) {
   const float difference = largest - logit;
   const float scaled = difference * kLog2e16;
   return scaled < static_cast<float>(kSteps) ? static_cast<uint32_t>(round_to_int(scaled)) : kSteps;
-}
-
-uint64_t mass(uint32_t d) {
-  const uint32_t k = d >> 16;
-  if (k >= kNoWeight) return 0;
-  return static_cast<uint64_t>(shift_round(int64_t{exp2_fraction(d & 65535U)} << 24, k));
 }
 
 }  // namespace
@@ -49,9 +44,10 @@ bool route(std::span<const float> logits, bool normalize, std::span<uint32_t> ex
   const float largest = logits[experts[0]];
   uint64_t denominator = 0;
   if (normalize) {
-    for (const uint32_t expert : experts) denominator += mass(distance(largest, logits[expert]));
+    for (const uint32_t expert : experts)
+      denominator += softmax_mass(distance(largest, logits[expert]));
   } else {
-    for (const float logit : logits) denominator += mass(distance(largest, logit));
+    for (const float logit : logits) denominator += softmax_mass(distance(largest, logit));
   }
   const Scaled inverse = reciprocal(denominator);
   const auto factor = static_cast<float>(inverse.mantissa);

@@ -15,8 +15,7 @@ inline constexpr uint32_t kMaxExperts = 1024;
 /// ones the lower index. With l the largest logit, each difference, product and sum rounded once:
 ///   d_i = min(round((l - logit_i) * kLog2e16), 2^22), k_i = d_i >> 16, m_i = exp2_fraction(d_i &
 ///   65535)
-///   D   = sum of shift_round(m_i << 24, k_i) over all experts, or with `normalize` over the chosen
-///         ones (0 from k_i = 42 on)
+///   D   = sum of softmax_mass(d_i) over all experts, or with `normalize` over the chosen ones
 ///   weight_i = (m_i * r.mantissa) * 2^(r.exponent + 24 - k_i), r = reciprocal(D)
 ///              (0 from k_i = 42 on)
 /// D is in [2^40, 2^51), so the exponent is in [-92, -40]. The relative error of a weight is under

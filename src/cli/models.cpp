@@ -24,6 +24,7 @@ struct Need {
   uint64_t layer = 0;   ///< bytes of the largest layer
   uint64_t layers = 0;  ///< of all layers
   uint64_t ends = 0;
+  uint64_t read = 0;    ///< weights that one token reads, the head included
   uint64_t total = 0;   ///< layers, ends, and KV caches at the context
   uint64_t cached = 0;  ///< of them quantized on disk already
 };
@@ -75,6 +76,10 @@ Need need(const model::ModelConfig& config, model::WeightBits bits, uint64_t kv_
     result.layers += bytes;
   }
   result.ends = model::ends_bytes(config, bits);
+  model::ModelConfig head = config;
+  head.tied_embeddings = true;
+  head.learned_positions = false;
+  result.read = model::bytes_read(config, bits, 0, config.layers) + model::ends_bytes(head, bits);
   result.total = result.layers + result.ends + kv_bytes;
   return result;
 }
@@ -124,6 +129,10 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   object["layers"] = one.config.layers;
   object["hidden_size"] = one.config.hidden_size;
   object["vocab"] = one.config.vocab;
+  if (one.config.moe.experts != 0) {
+    object["experts"] = one.config.moe.experts;
+    object["experts_per_token"] = one.config.moe.chosen;
+  }
   object["parameters"] = one.parameters;
   object["stored_bytes"] = one.stored;
   object["model_context"] = one.config.context;
@@ -131,11 +140,10 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   object["context"] = one.context;
   object["kv_bytes_per_position"] = one.kv_per_position;
   const auto width = [&](const Need& need) {
-    return nlohmann::ordered_json{{"bytes_per_layer", need.layer},
-                                  {"layers_bytes", need.layers},
-                                  {"ends_bytes", need.ends},
-                                  {"total_bytes", need.total},
-                                  {"cached_bytes", need.cached}};
+    return nlohmann::ordered_json{
+        {"bytes_per_layer", need.layer},     {"layers_bytes", need.layers},
+        {"ends_bytes", need.ends},           {"total_bytes", need.total},
+        {"bytes_read_per_token", need.read}, {"cached_bytes", need.cached}};
   };
   object["weights_8"] = width(one.eight);
   object["weights_4"] = width(one.four);
@@ -147,21 +155,26 @@ std::string to_text(const Inspection& one) {
   if (!one.config.architecture.empty()) {
     text += "  " + one.config.architecture + ", " + std::to_string(one.config.layers) +
             " layers of width " + std::to_string(one.config.hidden_size) + ", " +
+            (one.config.moe.experts == 0
+                 ? std::string()
+                 : std::to_string(one.config.moe.experts) + " experts of which a token uses " +
+                       std::to_string(one.config.moe.chosen) + ", ") +
             number(static_cast<double>(one.parameters) / 1e6, 1) + " million parameters, " +
             bytes_text(one.stored) + " stored, context " + std::to_string(one.config.context) +
             "\n";
   }
   if (!one.problem.empty()) return text + "  can't be run: " + one.problem + "\n";
   const auto kv = one.kv_per_position * one.context;
-  std::vector<std::vector<std::string>> rows{
-      {"  weights", "a layer", "all layers", "embedding, head",
-       "kv cache at " + std::to_string(one.context), "total", "quantized on disk"}};
+  std::vector<std::vector<std::string>> rows{{"  weights", "a layer", "all layers",
+                                              "embedding, head",
+                                              "kv cache at " + std::to_string(one.context), "total",
+                                              "a token reads", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
-                    bytes_text(kv), bytes_text(need.total),
+                    bytes_text(kv), bytes_text(need.total), bytes_text(need.read),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});
   }
-  return text + table(rows, {false, true, true, true, true, true, true});
+  return text + table(rows, {false, true, true, true, true, true, true, true});
 }
 
 int clear_cache(weights::PackedCache* cache, bool json) {

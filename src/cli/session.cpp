@@ -77,6 +77,13 @@ class LoadProgress {
 
 }  // namespace
 
+Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
+  if (text.empty()) return std::optional<uint64_t>();
+  auto size = parse_size(text);
+  if (!size.ok()) return size.error().in("--experts-memory");
+  return std::optional<uint64_t>(*size);
+}
+
 uint32_t cores() {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
@@ -107,6 +114,7 @@ void ModelFlags::add_all(Flags& flags) {
             "threads (default: one a core; with --local the cores shared out)");
   flags.add_choice("--isa", "SET", isa, isa_names(),
                    "instruction set of the kernels (default: best); the answer is the same");
+  flags.add("--experts-memory", "SIZE", experts_memory, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }
@@ -126,6 +134,7 @@ Status ModelFlags::check() const {
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
   }
+  TANDEM_TRY(parse_experts_memory(experts_memory));
   return {};
 }
 
@@ -198,6 +207,11 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                                        "--threads", std::to_string(flags.local_threads()),
                                        "--isa",     flags.isa};
     if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
+    TANDEM_ASSIGN(const auto experts, parse_experts_memory(flags.experts_memory));
+    if (experts) {
+      arguments.insert(arguments.end(),
+                       {"--experts-memory", std::to_string(*experts / flags.local)});
+    }
     TANDEM_ASSIGN(session.local_,
                   ring::LocalWorkers::start(flags.local, executable().string(), arguments));
     addresses = session.local_->addresses();
@@ -237,6 +251,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
   ring.local.pool = std::make_shared<ThreadPool>(threads);
   ring.local.cache = session.cache_;
+  TANDEM_ASSIGN(ring.local.experts_memory, parse_experts_memory(flags.experts_memory));
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;

@@ -28,6 +28,11 @@ namespace tandem::cli {
 /// What --isa takes.
 std::vector<std::string> isa_names();
 
+/// What --experts-memory takes: nothing, or a size.
+Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text);
+inline constexpr const char* kExpertsMemoryHelp =
+    "leave experts on disk but for those used most, up to SIZE (default: all in memory)";
+
 /// Which model, and where its layers lie.
 struct ModelFlags {
   std::string model;
@@ -37,8 +42,9 @@ struct ModelFlags {
   std::string weights = "8";
   uint32_t threads = 0;  ///< 0: as many as there are cores
   std::string isa = "best";
-  uint32_t context = 0;  ///< 0: what the command needs
-  std::string cache;     ///< folder of quantized weights, "off", or empty for the usual one
+  uint32_t context = 0;        ///< 0: what the command needs
+  std::string experts_memory;  ///< a size, or empty: all experts are in memory
+  std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
   bool quiet = false;
   bool table = true;  ///< show who holds what, unless quiet
 

@@ -121,6 +121,9 @@ class Backend {
   virtual Result<Matrix> add_matrix(PackedMatrix matrix) = 0;
   /// A matrix that was added, for reading rows back (the embedding of tied models).
   [[nodiscard]] virtual const PackedMatrix& matrix(Matrix matrix) const = 0;
+  /// Most bytes of experts' matrices that are `on_demand` to be copied into memory; those that are
+  /// used most are. The others stay where they are mapped. Without it none is copied.
+  virtual void limit_experts(uint64_t bytes) = 0;
   virtual Vector add_vector(std::vector<float> values) = 0;
   virtual Floats add_floats(uint32_t columns) = 0;
   virtual Activations add_activations(uint32_t columns) = 0;

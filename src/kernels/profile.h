@@ -61,6 +61,7 @@ class ProfiledBackend final : public Backend {
   [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
     return inner_->matrix(matrix);
   }
+  void limit_experts(uint64_t bytes) override { inner_->limit_experts(bytes); }
   Vector add_vector(std::vector<float> values) override {
     return inner_->add_vector(std::move(values));
   }

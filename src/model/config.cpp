@@ -86,6 +86,7 @@ Status refuse_unknown_arithmetic(const json& object, const Family& family) {
   };
   for (const Neutral& neutral : kNeutral) {
     if (family.experts != nullptr && is_expert_key(neutral.key)) continue;
+    if (is_mxfp4(family, neutral.key, object)) continue;
     const auto found = object.find(neutral.key);
     if (found == object.end() || found->is_null() || *found == neutral.value) continue;
     return unsupported("config.json: " + key_name(neutral.key) + " is " +
@@ -184,7 +185,8 @@ Status read_sizes(const json& object, ModelConfig& config) {
 }
 
 Status read_biases(const json& object, ModelConfig& config) {
-  TANDEM_ASSIGN(const bool attention, flag(object, "attention_bias", false));
+  TANDEM_ASSIGN(const bool attention,
+                flag(object, "attention_bias", config.family->biased_by_default));
   TANDEM_ASSIGN(const bool mlp, flag(object, "mlp_bias", false));
   switch (config.family->bias) {
     case BiasRule::kNone:

@@ -90,6 +90,14 @@ bool is_expert_key(std::string_view key) {
   return std::find(kCountKeys.begin(), kCountKeys.end(), key) != kCountKeys.end();
 }
 
+bool is_mxfp4(const Family& family, std::string_view key, const json& object) {
+  if (family.experts == nullptr || !family.experts->input_major) return false;
+  const auto found = object.find(key);
+  if (key != "quantization_config" || found == object.end() || !found->is_object()) return false;
+  const auto method = found->find("quant_method");
+  return method != found->end() && *method == "mxfp4";
+}
+
 Status read_experts(const json& object, ModelConfig& config) {
   const ExpertRules* rules = config.family->experts;
   if (rules == nullptr) return {};

@@ -189,7 +189,13 @@ void add_expert_tensors(const ModelConfig& config, uint32_t layer,
   }
 }
 
+uint64_t movable_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
+  if (!config.has_experts(layer)) return 0;
+  return config.moe.experts * packed_bytes(one_expert(Place(config, layer), 0), layer_format(bits));
+}
+
 uint64_t expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
+  if (!config.has_experts(layer)) return 0;
   const ExpertTensors tensors = expert_tensors(config, layer);
   const uint64_t router = config.moe.experts + (tensors.shared.empty() ? 0U : 1U);
   return config.moe.experts * one_expert_bytes(config, layer, bits) +
@@ -225,8 +231,14 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
     block.experts.push_back(expert);
   }
   if (!names.shared.empty()) {
-    TANDEM_ASSIGN(auto shared, loader.units({&names.shared, 1}, false));
-    TANDEM_ASSIGN(block.shared, add_expert(loader.backend(), std::move(shared.front())));
+    // Every token reads it: it is no better off than the other matrices of the layer.
+    loader.expect(names.shared);
+    std::vector<kernels::PackedMatrix> shared;
+    for (const MatrixName& name : names.shared) {
+      TANDEM_ASSIGN(auto packed, loader.matrix(name));
+      shared.push_back(std::move(packed));
+    }
+    TANDEM_ASSIGN(block.shared, add_expert(loader.backend(), std::move(shared)));
   }
   if (place.rules.biases) TANDEM_TRY(add_biases(place, block, loader));
   return block;

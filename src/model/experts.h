@@ -22,9 +22,11 @@ ExpertTensors expert_tensors(const ModelConfig& config, uint32_t layer);
 void add_expert_tensors(const ModelConfig& config, uint32_t layer,
                         std::vector<weights::TensorInfo>& tensors);
 
-/// Bytes that a layer's experts hold, and of these what a token does not read.
+/// Bytes that a layer's experts hold; of these what a token does not read, and what may stay on
+/// disk. 0 for a layer without experts.
 uint64_t expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits);
 uint64_t unread_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits);
+uint64_t movable_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits);
 
 Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
                                  const LayerBuffers& buffers, WeightLoader& loader);

@@ -89,7 +89,26 @@ constexpr Family kMixtral{.architecture = "MixtralForCausalLM",
                           .default_eps = 1e-5,
                           .default_theta = 1000000.0};
 
-constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen3Moe, kMixtral};
+constexpr ExpertRules kGptOssExperts{.width = "intermediate_size",
+                                     .biases = true,
+                                     .input_major = true,
+                                     .clamped = true,
+                                     .router = "mlp.router"};
+
+constexpr Family kGptOss{.architecture = "GptOssForCausalLM",
+                         .keys = {},
+                         .names = {},
+                         .bias = BiasRule::kConfig,
+                         .window = Family::Window::kAlternating,
+                         .experts = &kGptOssExperts,
+                         .default_eps = 1e-5,
+                         .default_theta = 150000.0,
+                         .yarn_by_default = true,
+                         .biased_by_default = true,
+                         .sinks = "self_attn.sinks"};
+
+constexpr std::array kFamilies = {kLlama, kMistral,  kQwen2,   kQwen3,
+                                  kGpt2,  kQwen3Moe, kMixtral, kGptOss};
 
 }  // namespace
 

@@ -102,7 +102,8 @@ struct Family {
   double default_eps = 0;                ///< of norms; 0: 1e-6, or 1e-5 for layer norms
   double default_theta = 10000.0;        ///< rope's base
   bool yarn_by_default = false;          ///< gpt-oss: rope is scaled unless the config says how
-  bool sinks = false;                    ///< attention has a sink a head
+  bool biased_by_default = false;        ///< attention_bias where the config does not say
+  std::string_view sinks = {};  ///< tensor of a logit a head, after the layer's name; empty: none
 };
 
 /// The table.

@@ -27,6 +27,7 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
   step.position = state.position;
   step.window = layer.window;
   step.constant = state.score_constant;
+  step.sinks = layer.sinks;
   backend.attention(buffers.heads, *state.cache, step, buffers.attended);
   backend.matmul(buffers.attended, {&layer.output, 1});
   backend.add(buffers.hidden, buffers.delta);
@@ -90,6 +91,7 @@ LayerNames layer_names(const ModelConfig& config, uint32_t layer) {
   result.up = matrix(names.up, 0, inner, hidden, config.mlp_bias);
   result.down = matrix(names.down, 0, hidden, inner, config.mlp_bias);
   result.attention_norm = full(names.attention_norm);
+  result.sinks = full(family.sinks);
   result.mlp_norm = full(names.mlp_norm);
   if (config.qk_norm) {
     result.query_norm = full(names.query_norm);
@@ -141,6 +143,10 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerB
                   loader.norm(names.key_norm, config, config.head_dim, NormKind::kRms));
   }
   TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  if (!names.sinks.empty()) {
+    TANDEM_ASSIGN(auto sinks, loader.floats(names.sinks, 0, config.heads));
+    layer.sinks = loader.backend().add_vector(std::move(sinks));
+  }
   TANDEM_ASSIGN(layer.mlp_norm,
                 loader.norm(names.mlp_norm, config, config.hidden_size, config.norm));
   if (config.has_experts(index)) {

@@ -33,6 +33,7 @@ struct MatrixName {
 struct LayerNames {
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
+  std::string sinks;                                           ///< the whole name
 };
 /// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
 /// 6 for the ends, which are read for every token and suffer most from fewer.
@@ -55,6 +56,7 @@ struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
   kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
   uint32_t window = 0;
+  std::optional<kernels::Vector> sinks;
   ExpertBlock moe;
 };
 
@@ -97,6 +99,8 @@ class WeightLoader {
         progress_(std::move(progress)),
         cache_(cache) {}
 
+  /// Experts are to stay in the cache's files.
+  void leave_experts_on_disk() { on_disk_ = true; }
   /// Announces that exactly these matrices come next, in this order: they are one entry of the
   /// cache.
   void expect(std::span<const MatrixName> names);
@@ -107,7 +111,9 @@ class WeightLoader {
   Result<kernels::PackedMatrix> matrix(const MatrixName& name);
   /// Matrices that are entries of the cache of their own, in the order of `units`: what the cache
   /// has comes from there, several at a time; the rest is quantized, tensor by tensor if `by_role`
-  /// (all first matrices, all second ones, …), else unit by unit. Units are of equal length.
+  /// (all first matrices, all second ones, …), else unit by unit. Units are of equal length. After
+  /// leave_experts_on_disk() they are `on_demand` and count for nothing; error kInvalid if there is
+  /// no cache, kIo if it can't keep them.
   Result<std::vector<std::vector<kernels::PackedMatrix>>> units(
       std::span<const std::vector<MatrixName>> units, bool by_role);
   /// The weights [rows of all tensors together, columns] of small matrices as two products whose
@@ -131,6 +137,10 @@ class WeightLoader {
   std::optional<kernels::PackedMatrix> from_cache();
   void keep(const kernels::PackedMatrix& matrix);
   Result<kernels::PackedMatrix> quantized(const MatrixName& name);
+  std::optional<std::vector<kernels::PackedMatrix>> unit_from_cache(
+      std::span<const MatrixName> unit, ThreadPool& pool, std::optional<Digest>& key);
+  Status finish_unit(const std::optional<Digest>& key, std::span<const MatrixName> names,
+                     std::vector<kernels::PackedMatrix>& unit);
   Result<std::vector<float>> read_floats(const std::string& tensor, uint64_t first, uint64_t count);
   /// A tensor that is still at hand from the call before, or from the source.
   Result<weights::TensorData> tensor(const std::string& name);
@@ -151,6 +161,7 @@ class WeightLoader {
   std::vector<kernels::PackedMatrix> found_;
   std::vector<kernels::PackedMatrix> made_;
   std::optional<weights::TensorData> last_;
+  bool on_disk_ = false;
 };
 
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,

@@ -57,7 +57,11 @@ Result<RopeScaling> scaling_type(const json& scaling) {
 Status read_rope(const json& object, ModelConfig& config) {
   RopeConfig& rope = config.rope;
   static const json kEmpty = json::object();
-  const json* scaling = &kEmpty;
+  static const json kYarn = {{"rope_type", "yarn"},
+                             {"factor", 32.0},
+                             {"truncate", false},
+                             {"original_max_position_embeddings", 4096}};
+  const json* scaling = config.family->yarn_by_default ? &kYarn : &kEmpty;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null()) continue;

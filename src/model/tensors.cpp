@@ -62,6 +62,7 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
       add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
     }
     matrix(names.output, names.output.part.rows);
+    if (!names.sinks.empty()) add(tensors, names.sinks, {config.heads});
     add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
     if (config.has_experts(index)) {
       add_expert_tensors(config, index, tensors);
@@ -92,7 +93,9 @@ std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
 
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
   uint64_t bytes = 0;
+  uint64_t movable = 0;
   for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
+    movable += movable_expert_bytes(config, index, options.weights);
     LayerNames names = layer_names(config, index);
     if (config.has_experts(index)) {
       names.gate = names.up = names.down = {};
@@ -105,8 +108,25 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
+    if (!names.sinks.empty()) bytes += config.heads * sizeof(float);
     bytes += 2 * norm_bytes(config.norm, config.hidden_size);
     if (config.qk_norm) bytes += 2 * norm_bytes(NormKind::kRms, config.head_dim);
+  }
+  if (options.experts_memory && movable > *options.experts_memory) {
+    bytes -= movable - *options.experts_memory;
+  }
+  return bytes;
+}
+
+uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
+                    uint32_t last_layer) {
+  StageOptions options;
+  options.first_layer = first_layer;
+  options.last_layer = last_layer;
+  options.weights = weights;
+  uint64_t bytes = stage_bytes(config, options);
+  for (uint32_t index = first_layer; index < last_layer; ++index) {
+    bytes -= unread_expert_bytes(config, index, weights);
   }
   return bytes;
 }

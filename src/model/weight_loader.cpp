@@ -184,27 +184,59 @@ Result<kernels::PackedMatrix> WeightLoader::quantized(const MatrixName& name) {
   return packed;
 }
 
+std::optional<std::vector<kernels::PackedMatrix>> WeightLoader::unit_from_cache(
+    std::span<const MatrixName> unit, ThreadPool& pool, std::optional<Digest>& key) {
+  if (cache_ == nullptr) return std::nullopt;
+  std::vector<weights::PackedShape> shapes;
+  for (const MatrixName& name : unit) {
+    shapes.push_back({format_, name.part.rows, name.part.columns});
+  }
+  for (const Digest& one : unit_keys(source_, format_, unit)) {
+    auto found = on_disk_ ? cache_->load_on_demand(one, shapes) : cache_->load(one, shapes, pool);
+    if (found) return found;
+    if (!key) key = one;
+  }
+  return std::nullopt;
+}
+
+Status WeightLoader::finish_unit(const std::optional<Digest>& key,
+                                 std::span<const MatrixName> names,
+                                 std::vector<kernels::PackedMatrix>& unit) {
+  if (!key) {
+    if (!on_disk_) return {};
+    return invalid(cache_ == nullptr
+                       ? "experts can only stay on disk with a cache of quantized weights"
+                       : "experts can't stay on disk: nothing tells what tensor " +
+                             names.front().weight() + " holds");
+  }
+  std::vector<kernels::PackedMatrix> kept;
+  for (const kernels::PackedMatrix& matrix : unit) kept.push_back(matrix.share());
+  if (!on_disk_) {
+    cache_->store(*key, std::move(kept));
+    return {};
+  }
+  for (const kernels::PackedMatrix& matrix : unit) bytes_ -= matrix.bytes();
+  TANDEM_TRY(cache_->store_now(*key, std::move(kept)));
+  std::optional<Digest> ignored;
+  ThreadPool alone(1);
+  auto stored = unit_from_cache(names, alone, ignored);
+  if (!stored) {
+    return Error{ErrorKind::kIo, "quantized weights of tensor " + names.front().weight() +
+                                     " were kept on disk, but are not there"};
+  }
+  unit = std::move(*stored);
+  return {};
+}
+
 Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
     std::span<const std::vector<MatrixName>> units, bool by_role) {
   std::vector<std::vector<kernels::PackedMatrix>> loaded(units.size());
-  std::vector<Digest> keys(units.size());
-  std::vector<uint8_t> has_key(units.size());
+  std::vector<std::optional<Digest>> keys(units.size());
   if (cache_ != nullptr) {
     pool_.split(units.size(), 1, [&](uint64_t begin, uint64_t end) {
       ThreadPool alone(1);
       for (uint64_t i = begin; i < end; ++i) {
-        std::vector<weights::PackedShape> shapes;
-        for (const MatrixName& name : units[i]) {
-          shapes.push_back({format_, name.part.rows, name.part.columns});
-        }
-        for (const Digest& key : unit_keys(source_, format_, units[i])) {
-          if (auto found = cache_->load(key, shapes, alone)) {
-            loaded[i] = std::move(*found);
-            break;
-          }
-          if (has_key[i] == 0) keys[i] = key;
-          has_key[i] = 1;
-        }
+        if (auto found = unit_from_cache(units[i], alone, keys[i])) loaded[i] = std::move(*found);
       }
     });
   }
@@ -214,29 +246,22 @@ Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
     for (size_t role = 0; role < loaded[i].size(); ++role) {
       const MatrixName& name = units[i][role];
       const weights::TensorInfo* info = source_.find(name.weight());
-      bytes_ += loaded[i][role].bytes();
-      if (info != nullptr) {
-        TANDEM_TRY(
-            advance(uint64_t{name.part.rows} * name.part.columns * weights::size_of(info->dtype)));
-      }
+      if (!on_disk_) bytes_ += loaded[i][role].bytes();
+      const uint64_t size = info == nullptr ? 0 : weights::size_of(info->dtype);
+      TANDEM_TRY(advance(uint64_t{name.part.rows} * name.part.columns * size));
     }
   }
   const size_t roles = units.empty() ? 0 : units.front().size();
-  const auto make = [&](size_t unit, size_t role) -> Status {
-    TANDEM_ASSIGN(auto packed, quantized(units[unit][role]));
-    loaded[unit].push_back(std::move(packed));
-    if (loaded[unit].size() < roles || cache_ == nullptr || has_key[unit] == 0) return {};
-    std::vector<kernels::PackedMatrix> kept;
-    for (const kernels::PackedMatrix& matrix : loaded[unit]) kept.push_back(matrix.share());
-    cache_->store(keys[unit], std::move(kept));
-    return {};
-  };
   const size_t outer = by_role ? roles : units.size();
   const size_t inner = by_role ? units.size() : roles;
   for (size_t a = 0; a < outer; ++a) {
     for (size_t b = 0; b < inner; ++b) {
       const size_t unit = by_role ? b : a;
-      if (missing[unit] != 0) TANDEM_TRY(make(unit, by_role ? a : b));
+      const size_t role = by_role ? a : b;
+      if (missing[unit] == 0) continue;
+      TANDEM_ASSIGN(auto packed, quantized(units[unit][role]));
+      loaded[unit].push_back(std::move(packed));
+      if (role + 1 == roles) TANDEM_TRY(finish_unit(keys[unit], units[unit], loaded[unit]));
     }
   }
   last_.reset();

@@ -138,6 +138,7 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   stage_options.threads = options.threads;
   stage_options.isa = options.isa;
   stage_options.cache = options.cache;
+  stage_options.experts_memory = options.experts_memory;
   const std::string layers = "layers " + text({load.first_layer, load.last_layer});
   const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer,
                                load.weight_bits};

@@ -88,6 +88,8 @@ void CpuBackend::take_moved() {
 
 Status CpuBackend::begin(uint32_t tokens) {
   take_moved();
+  expert_memory_.begin_pass(matrices_);
+  unreadable_ = {};
   finite_.store(true, std::memory_order_relaxed);
   exhausted_.store(false, std::memory_order_relaxed);
   if (tokens > capacity_) {
@@ -383,6 +385,7 @@ void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float
 }
 
 Status CpuBackend::finish() {
+  if (!unreadable_.ok()) return unreadable_;
   if (exhausted_.load(std::memory_order_relaxed)) {
     return Error{ErrorKind::kMemory, "no memory for attention's scores"};
   }

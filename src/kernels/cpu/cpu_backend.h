@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/expert_groups.h"
+#include "kernels/cpu/expert_memory.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/weight_mover.h"
 #include "kernels/kernels.h"
@@ -28,6 +29,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
     return matrices_[matrix.id];
   }
+  void limit_experts(uint64_t bytes) override { expert_memory_.set_limit(bytes); }
   Vector add_vector(std::vector<float> values) override;
   Floats add_floats(uint32_t columns) override;
   Activations add_activations(uint32_t columns) override;
@@ -108,7 +110,11 @@ class CpuBackend final : public Backend {
   void choose(Floats logits, const ExpertsStep& step);
   bool grow_experts(const ActivationRows& in, const ExpertsStep& step);
   void gather(const ActivationRows& in);
-  void first_products(const ActivationRows& in, const ExpertsStep& step);
+  // Groups whose expert must be read go last and are asked for; gives how many need not.
+  size_t want_experts(const ExpertsStep& step);
+  void fetch_experts(const ExpertsStep& step, size_t first);
+  void first_products(const ActivationRows& in, const ExpertsStep& step, size_t from, size_t to);
+  void shared_first(const ActivationRows& in, const Expert& shared);
   void activate(const GatedActivation& activation, const float* gate, const float* up,
                 ActivationRows& inner, uint32_t count);
   void second_products(const ExpertsStep& step, uint32_t columns);
@@ -135,6 +141,8 @@ class CpuBackend final : public Backend {
   AlignedArray<float> head_outputs_;  // [tokens][heads][head_dim], before they are quantized
   std::vector<arithmetic::Rotation> rotations_;
   ExpertGroups groups_;
+  ExpertMemory expert_memory_;
+  Status unreadable_;  // why weights that were needed can't be read
 };
 
 }  // namespace tandem::kernels::cpu

@@ -1,10 +1,12 @@
 // A mixture of experts on the CPU: choose, gather each expert's tokens, all experts' first products
 // in one loop, the activation, all second products in one loop, weighted sums.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "arithmetic/activation.h"
 #include "arithmetic/router.h"
+#include "base/mutex.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace tandem::kernels::cpu {
@@ -118,11 +120,45 @@ void CpuBackend::gather(const ActivationRows& in) {
   });
 }
 
-void CpuBackend::first_products(const ActivationRows& in, const ExpertsStep& step) {
+size_t CpuBackend::want_experts(const ExpertsStep& step) {
+  std::vector<ExpertGroup> late;
+  size_t kept = 0;
+  for (const ExpertGroup& group : groups_.groups) {
+    const Expert& expert = step.experts[group.expert];
+    const std::shared_ptr<OnDemand>& mapped = matrices_[expert.gate.matrix.id].on_demand;
+    const std::array<uint32_t, 3> ids = {expert.gate.matrix.id, expert.up.matrix.id,
+                                         expert.down.matrix.id};
+    if (mapped != nullptr && expert_memory_.use(ids, matrices_)) {
+      mapped->want();
+      late.push_back(group);
+    } else {
+      groups_.groups[kept++] = group;
+    }
+  }
+  std::copy(late.begin(), late.end(), groups_.groups.begin() + static_cast<ptrdiff_t>(kept));
+  return kept;
+}
+
+void CpuBackend::fetch_experts(const ExpertsStep& step, size_t first) {
+  Mutex mutex;
+  pool_.split(groups_.groups.size() - first, 1, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const Expert& expert = step.experts[groups_.groups[first + i].expert];
+      const Status status = matrices_[expert.gate.matrix.id].on_demand->fetch();
+      if (status.ok()) continue;
+      const std::lock_guard lock(mutex);
+      unreadable_ = status;
+    }
+  });
+}
+
+void CpuBackend::first_products(const ActivationRows& in, const ExpertsStep& step, size_t from,
+                                size_t to) {
   tasks_.clear();
   const size_t bytes = kernels_.prepared_bytes(in.padded);
   const size_t stride = groups_.inner.columns;
-  for (const ExpertGroup& group : groups_.groups) {
+  for (size_t i = from; i < to; ++i) {
+    const ExpertGroup& group = groups_.groups[i];
     const Expert& expert = step.experts[group.expert];
     const ActivationView view =
         tokens_ == 1 ? ActivationView(in)
@@ -133,14 +169,16 @@ void CpuBackend::first_products(const ActivationRows& in, const ExpertsStep& ste
     tasks_.push_back({&matrices_[expert.up.matrix.id], view, bias(expert.up),
                       groups_.up.data() + place, stride});
   }
-  if (step.shared != nullptr) {
-    const size_t width = groups_.shared_inner.columns;
-    tasks_.push_back({&matrices_[step.shared->gate.matrix.id], in, bias(step.shared->gate),
-                      groups_.shared_gate.data(), width});
-    tasks_.push_back({&matrices_[step.shared->up.matrix.id], in, bias(step.shared->up),
-                      groups_.shared_up.data(), width});
-  }
+  if (step.shared != nullptr && from == 0) shared_first(in, *step.shared);
   run(tasks_);
+}
+
+void CpuBackend::shared_first(const ActivationRows& in, const Expert& shared) {
+  const size_t width = groups_.shared_inner.columns;
+  tasks_.push_back({&matrices_[shared.gate.matrix.id], in, bias(shared.gate),
+                    groups_.shared_gate.data(), width});
+  tasks_.push_back(
+      {&matrices_[shared.up.matrix.id], in, bias(shared.up), groups_.shared_up.data(), width});
 }
 
 void CpuBackend::activate(const GatedActivation& activation, const float* gate, const float* up,
@@ -188,7 +226,13 @@ void CpuBackend::experts(Activations in, Floats logits, const ExpertsStep& step,
     return;
   }
   gather(rows);
-  first_products(rows, step);
+  // What is in memory already is computed with while the rest is read.
+  const size_t ready = want_experts(step);
+  first_products(rows, step, 0, ready);
+  if (ready < groups_.groups.size()) {
+    fetch_experts(step, ready);
+    first_products(rows, step, ready, groups_.groups.size());
+  }
   activate(step.activation, groups_.gate.data(), groups_.up.data(), groups_.inner,
            tokens_ * step.chosen);
   if (step.shared != nullptr) {
