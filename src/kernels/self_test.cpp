@@ -317,8 +317,8 @@ constexpr Step kSteps[] = {
     {"boundary", run_boundary, "7c541a343c25932f"},
     {"rotate", run_rotate, "465000b8790331c9"},
     {"attention", run_attention, "c695df82bb7cc614"},
-    {"clamped_swiglu", run_clamped_swiglu, "?"},
-    {"weighted_sum", run_weighted_sum, "?"},
+    {"clamped_swiglu", run_clamped_swiglu, "ddfc0c6166828125"},
+    {"weighted_sum", run_weighted_sum, "f2ad9684ffa0ca9f"},
 };
 
 }  // namespace

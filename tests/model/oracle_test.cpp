@@ -146,8 +146,8 @@ TEST_P(Oracle, LogitsHaveTheStoredHash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Oracle,
-                         testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3",
-                                         "gpt2", "qwen3_moe", "mixtral", "gpt_oss"),
+                         testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2",
+                                         "qwen3_moe", "mixtral", "gpt_oss"),
                          [](const auto& family) {
                            std::string id = family.param;
                            std::replace(id.begin(), id.end(), '-', '_');
