@@ -8,7 +8,6 @@ namespace tandem::model {
 namespace {
 
 using kernels::Backend;
-using kernels::Product;
 
 void attention_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
                     const PassState& state, Backend& backend) {

@@ -35,7 +35,7 @@ double Recent::median() const {
   return *middle;
 }
 
-Lap::Lap(std::vector<Station*> stations, const LapOptions& options, Monitor& monitor,
+Lap::Lap(std::span<Station* const> stations, const LapOptions& options, Monitor& monitor,
          const wire::Wake& wake)
     : options_(options), monitor_(monitor), wake_(wake) {
   for (Station* station : stations) stops_.push_back({station, {}, {}});

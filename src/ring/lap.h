@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/stage.h"
@@ -67,7 +68,7 @@ struct LapOptions {
 
 class Lap {
  public:
-  Lap(std::vector<Station*> stations, const LapOptions& options, Monitor& monitor,
+  Lap(std::span<Station* const> stations, const LapOptions& options, Monitor& monitor,
       const wire::Wake& wake);
 
   /// Sends `hidden` round; gives the last `want` rows of what comes back. Without tokens it carries

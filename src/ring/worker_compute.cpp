@@ -196,7 +196,7 @@ void WorkerCompute::watch(Lane& lane, wire::Clock::time_point until) {
   }
 }
 
-void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error) {
+void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error) {
   lane.session->tell(
       wire::Type::kTrouble,
       wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}.encode());

@@ -59,7 +59,7 @@ class WorkerCompute {
   void watch(Lane& lane, wire::Clock::time_point until);
   void handle(Lane& lane, const wire::Header& header);
   Status control(Lane& lane, const wire::Header& header);
-  void trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error);
+  void trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error);
 
   const wire::Wake& flush_;
   wire::Wake wake_;
