@@ -42,7 +42,11 @@ class LocalStage final : public Stage {
  public:
   LocalStage(const ModelConfig& config, const StageOptions& options,
              std::unique_ptr<kernels::Backend> backend)
-      : config_(config), options_(options), rope_(config), backend_(std::move(backend)) {}
+      : config_(config),
+        options_(options),
+        rope_(config.rope, config.head_dim),
+        local_rope_(config.local_rope, config.head_dim),
+        backend_(std::move(backend)) {}
 
   [[nodiscard]] Status load_layers(weights::TensorSource& source, ThreadPool& pool,
                                    const LoadProgress& progress) {
@@ -67,7 +71,7 @@ class LocalStage final : public Stage {
     for (const Layer& layer : layers_) {
       backend.label(layer.query.matrix, "q, k, v");
       backend.label(layer.output.matrix, "o");
-      const bool gated = config_.mlp == MlpKind::kGatedSilu;
+      const bool gated = config_.gated();
       backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
       backend.label(layer.down.matrix, "down");
     }
@@ -89,17 +93,15 @@ class LocalStage final : public Stage {
     if (tokens == 0) return {};
     TANDEM_TRY(own->cache().reserve(position + tokens));
     TANDEM_TRY(backend_->begin(tokens));
-    if (config_.rope.enabled) {
-      rotations_.clear();
-      rope_.rotations(position, tokens, rotations_);
-      backend_->set_rotations(rotations_);
+    PassState state;
+    set_rotation(LayerRope::kNone, nullptr, position, tokens, state);
+    if (config_.rope.enabled) set_rotation(LayerRope::kGlobal, &rope_, position, tokens, state);
+    if (config_.local_rope.enabled) {
+      set_rotation(LayerRope::kLocal, &local_rope_, position, tokens, state);
     }
     backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
-    PassState state;
     state.cache = &own->cache();
     state.position = position;
-    state.score_constant =
-        arithmetic::score_constant(rope_.score_factor() / square_root(config_.head_dim));
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (i != 0) backend_->round_hidden(buffers_.hidden);
       state.cache_layer = static_cast<uint32_t>(i);
@@ -121,8 +123,23 @@ class LocalStage final : public Stage {
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
 
  private:
-  // Exactly rounded by IEEE 754, so the same on every machine.
-  static double square_root(double x) { return __builtin_sqrt(x); }
+  // What layers of a kind need of the positions of a pass. `rope` is null for those without.
+  void set_rotation(LayerRope kind, const Rope* rope, uint32_t position, uint32_t tokens,
+                    PassState& state) {
+    LayerRotation& rotation = state.rotations[static_cast<size_t>(kind)];
+    const double factor = rope == nullptr ? 1.0 : rope->score_factor();
+    // A root is exactly rounded by IEEE 754, so the same on every machine.
+    const double scale = config_.attention_multiplier != 0
+                             ? factor * config_.attention_multiplier
+                             : factor / __builtin_sqrt(config_.query_scalar);
+    rotation.score_constant = arithmetic::score_constant(scale);
+    if (rope == nullptr) return;
+    const uint32_t table = kind == LayerRope::kLocal ? 1 : 0;
+    rotation.rotary = rope->rotary(table);
+    rotations_.clear();
+    rope->rotations(position, tokens, rotations_);
+    backend_->set_rotations(table, rotations_);
+  }
 
   [[nodiscard]] Status check(uint32_t length, uint32_t position, const HiddenStates& hidden) const {
     if (position != length) {
@@ -156,6 +173,7 @@ class LocalStage final : public Stage {
   ModelConfig config_;
   StageOptions options_;
   Rope rope_;
+  Rope local_rope_;
   std::unique_ptr<kernels::Backend> backend_;
   LayerBuffers buffers_;
   std::vector<Layer> layers_;
