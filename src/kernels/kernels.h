@@ -75,7 +75,7 @@ struct Rotary {
   uint32_t channels = 0;  ///< rotated ones, even; 0: all
   float rest = 1;         ///< what the others are multiplied by, for rotations that also scale
 };
-inline constexpr uint32_t kRotationTables = 2;
+inline constexpr uint32_t kRotationTables = 3;
 
 /// What attention needs to know beside queries and cache.
 struct AttentionStep {

@@ -83,6 +83,12 @@ struct ModelConfig {
   double attention_multiplier = 0;
   double query_scalar = 0;
 
+  /// Positions from here on are rotated by longrope's long factors; 0: there are none. They see the
+  /// keys of earlier ones rotated likewise, so a cache holds those keys both ways.
+  [[nodiscard]] uint32_t far_from() const {
+    const bool far = rope.scaling == RopeScaling::kLongRope && context > rope.original_context;
+    return far ? rope.original_context : 0;
+  }
   [[nodiscard]] bool gated() const { return mlp != MlpKind::kGelu; }
   /// Values that one norm of queries covers, and one of keys.
   [[nodiscard]] uint32_t query_norm_size() const {

@@ -44,6 +44,12 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
   backend.keys(buffers.key, each ? &layer.key_norm : nullptr, rotation.rotary, *state.cache,
                state.cache_layer, state.position);
   backend.values(buffers.value, *state.cache, state.cache_layer, state.position);
+  if (state.far.enabled) {
+    const kernels::Rotary far = layer.rope == LayerRope::kNone ? kernels::Rotary{} : state.far;
+    backend.keys(buffers.key, each ? &layer.key_norm : nullptr, far, *state.cache,
+                 state.far_cache_layer, state.position);
+    backend.values(buffers.value, *state.cache, state.far_cache_layer, state.position);
+  }
   kernels::AttentionStep step;
   step.layer = state.cache_layer;
   step.position = state.position;

@@ -38,6 +38,11 @@ kernels::WeightFormat ends_format(WeightBits bits);
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
+/// How often a cache holds each layer: twice where ModelConfig::far_from() says so.
+inline uint32_t cached_ways(const ModelConfig& config) {
+  return config.far_from() == 0 ? 1 : 2;
+}
+
 /// One layer's weights in a backend.
 struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
@@ -138,6 +143,10 @@ struct PassState {
   uint32_t cache_layer = 0;
   uint32_t position = 0;
   LayerRotation rotations[3];  ///< by LayerRope
+  /// Positions below ModelConfig::far_from(): how later ones see their keys, and the layer of the
+  /// cache that holds them so.
+  kernels::Rotary far;
+  uint32_t far_cache_layer = 0;
 };
 
 /// Adds one layer to buffers.hidden: attention half, then MLP half.

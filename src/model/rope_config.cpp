@@ -212,7 +212,7 @@ Status read_rope(const json& object, ModelConfig& config) {
   return read_one(json::object(), object, theta, config, config.rope);
 }
 
-Rope::Rope(const RopeConfig& config, uint32_t head_dim)
+Rope::Rope(const RopeConfig& config, uint32_t head_dim, bool far)
     : config_(config),
       head_dim_(head_dim),
       channels_(config.channels == 0 ? head_dim : config.channels) {
@@ -220,15 +220,12 @@ Rope::Rope(const RopeConfig& config, uint32_t head_dim)
   score_factor_ = config_.attention_factor * config_.attention_factor;
   steps_ = steps(config_.theta);
   if (config_.scaling != RopeScaling::kLongRope) return;
-  long_steps_ = steps_;
-  const auto divide = [&](std::vector<uint64_t>& steps, const std::vector<double>& factors) {
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const double plain = arithmetic::inverse_power(config_.theta, 2.0 * i / channels_);
-      steps[i] = arithmetic::phase_step(plain / factors[i]);
-    }
-  };
-  divide(steps_, config_.short_factor);
-  divide(long_steps_, config_.long_factor);
+  const std::vector<double>& factors = far ? config_.long_factor : config_.short_factor;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / channels_;
+    const double plain = arithmetic::inverse_power(config_.theta, exponent);
+    steps_[i] = arithmetic::phase_step(plain / factors[i]);
+  }
 }
 
 kernels::Rotary Rope::rotary(uint32_t table) const {
@@ -309,9 +306,6 @@ void Rope::rotations(uint32_t position, uint32_t tokens,
       // theta * stretch^(dim / (dim - 2)), the power as 1 / inverse_power.
       own = steps(config_.theta / arithmetic::inverse_power(stretch, dim / (dim - 2.0)));
       table = &own;
-    }
-    if (config_.scaling == RopeScaling::kLongRope && p + 1 > config_.original_context) {
-      table = &long_steps_;
     }
     for (uint32_t i = 0; i < pairs; ++i) out.push_back(arithmetic::rotation((*table)[i] * p));
     out.resize(out.size() + head_dim_ / 2 - pairs);

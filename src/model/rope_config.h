@@ -20,7 +20,8 @@ Status read_rope(const nlohmann::json& object, ModelConfig& config);
 /// Cosines and sines of positions. Thread-safe once made.
 class Rope {
  public:
-  Rope(const RopeConfig& config, uint32_t head_dim);
+  /// `far`: longrope's rotations as they are once the original context is passed.
+  Rope(const RopeConfig& config, uint32_t head_dim, bool far = false);
 
   /// Rotations of `tokens` positions from `position` on, [tokens][head_dim / 2], appended to `out`;
   /// pairs that are not rotated come last.
@@ -38,8 +39,7 @@ class Rope {
   uint32_t head_dim_;
   uint32_t channels_;  ///< rotated ones
   double score_factor_ = 1.0;
-  std::vector<uint64_t> steps_;       ///< a position's phase, a pair of dimensions
-  std::vector<uint64_t> long_steps_;  ///< longrope: past the original context
+  std::vector<uint64_t> steps_;  ///< a position's phase, a pair of dimensions
 };
 
 }  // namespace tandem::model

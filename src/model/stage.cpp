@@ -46,6 +46,7 @@ class LocalStage final : public Stage {
         options_(options),
         rope_(config.rope, config.head_dim),
         local_rope_(config.local_rope, config.head_dim),
+        far_rope_(config.rope, config.head_dim, true),
         backend_(std::move(backend)) {}
 
   [[nodiscard]] Status load_layers(weights::TensorSource& source, ThreadPool& pool,
@@ -79,8 +80,8 @@ class LocalStage final : public Stage {
 
   [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
     return std::make_unique<LocalSequence>(
-        this, backend_->new_cache(static_cast<uint32_t>(layers_.size()), config_.kv_heads,
-                                  config_.head_dim));
+        this, backend_->new_cache(static_cast<uint32_t>(layers_.size()) * cached_ways(config_),
+                                  config_.kv_heads, config_.head_dim));
   }
 
   [[nodiscard]] Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) override {
@@ -91,20 +92,20 @@ class LocalStage final : public Stage {
     TANDEM_TRY(check(own->length(), position, hidden));
     const uint32_t tokens = hidden.tokens();
     if (tokens == 0) return {};
+    const uint32_t far = config_.far_from();
+    if (position < far && position + tokens > far) return run_both(*own, far - position, hidden);
     TANDEM_TRY(own->cache().reserve(position + tokens));
     TANDEM_TRY(backend_->begin(tokens));
     PassState state;
-    set_rotation(LayerRope::kNone, nullptr, position, tokens, state);
-    if (config_.rope.enabled) set_rotation(LayerRope::kGlobal, &rope_, position, tokens, state);
-    if (config_.local_rope.enabled) {
-      set_rotation(LayerRope::kLocal, &local_rope_, position, tokens, state);
-    }
+    set_rotations(position, tokens, state);
     backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
     state.cache = &own->cache();
     state.position = position;
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (i != 0) backend_->round_hidden(buffers_.hidden);
-      state.cache_layer = static_cast<uint32_t>(i);
+      state.far_cache_layer = static_cast<uint32_t>(layers_.size() + i);
+      state.cache_layer =
+          far != 0 && position >= far ? state.far_cache_layer : static_cast<uint32_t>(i);
       run_layer(config_, layers_[i], buffers_, state, *backend_);
     }
     // An own copy: a failed pass leaves the caller's hidden states and the sequence as they were.
@@ -123,10 +124,54 @@ class LocalStage final : public Stage {
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
 
  private:
-  // What layers of a kind need of the positions of a pass. `rope` is null for those without.
-  void set_rotation(LayerRope kind, const Rope* rope, uint32_t position, uint32_t tokens,
-                    PassState& state) {
-    LayerRotation& rotation = state.rotations[static_cast<size_t>(kind)];
+  // The first `near` tokens and the others as passes of their own, which are rotated differently.
+  [[nodiscard]] Status run_both(LocalSequence& sequence, uint32_t near, HiddenStates& hidden) {
+    const uint32_t position = sequence.length();
+    const auto cut = static_cast<std::ptrdiff_t>(near);
+    const std::ptrdiff_t values = cut * hidden.width;
+    HiddenStates first;
+    HiddenStates second;
+    first.width = second.width = hidden.width;
+    first.exponents.assign(hidden.exponents.begin(), hidden.exponents.begin() + cut);
+    first.values.assign(hidden.values.begin(), hidden.values.begin() + values);
+    second.exponents.assign(hidden.exponents.begin() + cut, hidden.exponents.end());
+    second.values.assign(hidden.values.begin() + values, hidden.values.end());
+    TANDEM_TRY(run(sequence, position, first));
+    if (Status status = run(sequence, position + near, second); !status.ok()) {
+      if (Status back = sequence.rollback(position); !back.ok()) return back;
+      return status;
+    }
+    std::copy(first.exponents.begin(), first.exponents.end(), hidden.exponents.begin());
+    std::copy(first.values.begin(), first.values.end(), hidden.values.begin());
+    std::copy(second.exponents.begin(), second.exponents.end(), hidden.exponents.begin() + cut);
+    std::copy(second.values.begin(), second.values.end(), hidden.values.begin() + values);
+    return {};
+  }
+
+  // What each kind of layer needs of a pass's positions.
+  void set_rotations(uint32_t position, uint32_t tokens, PassState& state) {
+    const uint32_t far = config_.far_from();
+    set_rotation(nullptr, 0, position, tokens, state.rotations[size_t{0}]);
+    if (config_.rope.enabled) {
+      LayerRotation& global = state.rotations[static_cast<size_t>(LayerRope::kGlobal)];
+      set_rotation(&rope_, 0, position, tokens, global);
+      LayerRotation later;
+      if (far != 0) set_rotation(&far_rope_, 2, position, tokens, later);
+      if (far != 0 && position >= far) {
+        global = later;
+      } else {
+        state.far = later.rotary;
+      }
+    }
+    if (config_.local_rope.enabled) {
+      set_rotation(&local_rope_, 1, position, tokens,
+                   state.rotations[static_cast<size_t>(LayerRope::kLocal)]);
+    }
+  }
+
+  // `rope` is null for layers without; `table` is its place in the backend.
+  void set_rotation(const Rope* rope, uint32_t table, uint32_t position, uint32_t tokens,
+                    LayerRotation& rotation) {
     const double factor = rope == nullptr ? 1.0 : rope->score_factor();
     // A root is exactly rounded by IEEE 754, so the same on every machine.
     const double scale = config_.attention_multiplier != 0
@@ -134,7 +179,6 @@ class LocalStage final : public Stage {
                              : factor / __builtin_sqrt(config_.query_scalar);
     rotation.score_constant = arithmetic::score_constant(scale);
     if (rope == nullptr) return;
-    const uint32_t table = kind == LayerRope::kLocal ? 1 : 0;
     rotation.rotary = rope->rotary(table);
     rotations_.clear();
     rope->rotations(position, tokens, rotations_);
@@ -174,6 +218,7 @@ class LocalStage final : public Stage {
   StageOptions options_;
   Rope rope_;
   Rope local_rope_;
+  Rope far_rope_;
   std::unique_ptr<kernels::Backend> backend_;
   LayerBuffers buffers_;
   std::vector<Layer> layers_;

@@ -119,7 +119,7 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
 
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer) {
-  return (last_layer - first_layer) *
+  return uint64_t{last_layer - first_layer} * cached_ways(config) *
          (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
           kernels::cpu::kChunk);
 }
