@@ -248,5 +248,62 @@ INSTANTIATE_TEST_SUITE_P(Families, Variants,
                                          phi("PhiLong", 16), olmo(), smollm(), granite()),
                          [](const auto& variant) { return variant.param.name; });
 
+// The reference models' settings.
+std::vector<Variant> reference_models() {
+  std::vector<Variant> all(5);
+  const char* names[] = {"gemma3", "phi3", "olmo2", "smollm3", "granite"};
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].name = names[i];
+    all[i].plain.inner = 160;
+    all[i].plain.vocab = 512;
+    all[i].ropes = {{plain_frequencies(10000, 16), {}}};
+  }
+  PlainModel& gemma = all[0].plain;
+  gemma.dim = 32;
+  gemma.norms = PlainModel::Norms::kBoth;
+  gemma.qk_norm = PlainModel::QkNorm::kHead;
+  gemma.plus_one = gemma.gelu = gemma.tied = true;
+  gemma.embedding = 8;
+  gemma.scale = 1 / std::sqrt(32.0);
+  all[0].ropes = {{plain_frequencies(10000, 32), {}}, {plain_frequencies(1e6, 32), {}}};
+  all[0].layer_rope = {0, 0, 0, 1};
+  all[0].window = {16, 16, 16, 0};
+  all[1].plain.fused = true;
+  all[1].plain.eps = all[2].plain.eps = 1e-5;
+  all[2].plain.norms = PlainModel::Norms::kAfter;
+  all[2].plain.qk_norm = PlainModel::QkNorm::kWhole;
+  all[3].ropes = {{plain_frequencies(2e6, 16), {}}};
+  all[3].layer_rope = {0, 0, 0, -1};
+  PlainModel& granite = all[4].plain;
+  granite.embedding = 2;
+  granite.residual = 0.5;
+  granite.scale = 0.2;
+  granite.logits = 0.5;
+  return all;
+}
+
+TEST(PlainModel, GivesTransformersAnswersForTheReferenceModels) {
+  for (const Variant& variant : reference_models()) {
+    SCOPED_TRACE(variant.name);
+    const Files files = open(variant.name);
+    PlainWeights weights(files.checkpoint.get());
+    const auto golden =
+        weights::SafetensorsFile::open(oracle_folder() / variant.name / "golden.safetensors");
+    ASSERT_TRUE(golden.ok()) << golden.error().message;
+    const auto tokens = (*golden)->read_raw(*(*golden)->find("tokens"));
+    const auto logits = (*golden)->read_raw(*(*golden)->find("logits"));
+    ASSERT_TRUE(tokens.ok() && logits.ok());
+    std::vector<uint32_t> ids(tokens->bytes.size() / sizeof(uint32_t));
+    std::vector<float> wanted(logits->bytes.size() / sizeof(float));
+    std::memcpy(ids.data(), tokens->bytes.data(), tokens->bytes.size());
+    std::memcpy(wanted.data(), logits->bytes.data(), logits->bytes.size());
+    const auto had = variant.model().run(weights, ids);
+    ASSERT_EQ(had.size(), wanted.size());
+    const auto [rms, most] = error({wanted.begin(), wanted.end()}, had);
+    EXPECT_LT(rms, 1e-5);
+    EXPECT_LT(most, 1e-4);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::model
