@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,6 +84,8 @@ struct AttentionStep {
   uint32_t position = 0;  ///< of the pass's first token
   uint32_t window = 0;    ///< positions seen, the own one included; 0: all
   float constant = 0;     ///< arithmetic::score_constant
+  /// A logit for each query head that joins the softmax's denominator; none: no sinks.
+  std::optional<Vector> sinks = std::nullopt;
 };
 
 class Backend {

@@ -31,6 +31,7 @@ class Layer {
     layer_norm_ = norm(kHidden, true, random);
     head_norm_ = norm(kHeadDim, false, random);
     bias_ = vector(kHeads * kHeadDim, random);
+    sinks_ = vector(kHeads, random);
     hidden_ = backend_->add_floats(kHidden);
     normed_ = backend_->add_activations(kHidden);
     queries_ = backend_->add_floats(kHeads * kHeadDim);
@@ -77,8 +78,8 @@ class Layer {
     backend_->queries(queries_, &head_norm_, {true}, heads_);
     backend_->keys(keys_, &head_norm_, {true}, *cache_, 0, position);
     backend_->values(values_, *cache_, 0, position);
-    backend_->attention(heads_, *cache_, {0, position, 50, arithmetic::score_constant(0.15)},
-                        attended_);
+    backend_->attention(heads_, *cache_,
+                        {0, position, 50, arithmetic::score_constant(0.15), sinks_}, attended_);
     const Product output[] = {{output_, delta_, false, {}}};
     backend_->matmul(attended_, output);
     backend_->add(hidden_, delta_);
@@ -171,7 +172,7 @@ class Layer {
   std::unique_ptr<Backend> backend_;
   Matrix query_, key_, value_, output_, gate_, up_, down_;
   Norm norm_, layer_norm_, head_norm_;
-  Vector bias_;
+  Vector bias_, sinks_;
   Floats hidden_, queries_, keys_, values_, delta_, gates_, ups_, final_;
   Activations normed_, attended_, inner_;
   Heads heads_;

@@ -379,42 +379,61 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
   ActivationRows& result = activations_[out.id];
   const uint32_t kv_heads = kv_cache.kv_heads();
   const uint32_t group = q.heads / kv_heads;
-  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
-  // cache together, but not so many that threads stand idle.
-  constexpr uint32_t kMostRows = 16;
-  uint32_t tokens = std::clamp(kMostRows / group, 1U, tokens_);
-  uint32_t heads = group;
-  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
-  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * parts(group, heads); };
-  while (tasks() < 2 * pool_.threads() && tokens > 1) tokens = (tokens + 1) / 2;
-  while (tasks() < pool_.threads() && heads > 1) heads = (heads + 1) / 2;
-  const uint32_t token_parts = parts(tokens_, tokens);
-  const uint32_t head_parts = parts(group, heads);
-  pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; ++i) {
-      const auto kv_head = static_cast<uint32_t>(i / (token_parts * head_parts));
-      const auto t = static_cast<uint32_t>(i / head_parts % token_parts) * tokens;
-      const uint32_t in_group = static_cast<uint32_t>(i % head_parts) * heads;
-      const uint32_t h = kv_head * group + in_group;
-      const size_t slot = size_t{t} * q.heads + h;
-      AttentionTask task;
-      task.queries = q.values.data() + slot * q.padded_dim;
-      task.exponents = q.exponents.data() + slot;
-      task.query_stride = size_t{q.heads} * q.padded_dim;
-      task.exponent_stride = q.heads;
-      task.out_stride = result.columns;
-      task.tokens = std::min(tokens, tokens_ - t);
-      task.heads = std::min(heads, group - in_group);
-      task.position = step.position + t;
-      task.window = step.window;
-      task.constant = step.constant;
-      if (!kernels_.attention(
-              kv_cache.view(step.layer, kv_head), task, scratch().attention,
-              head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim)) {
-        exhausted_.store(true, std::memory_order_relaxed);
-      }
+  std::vector<int32_t> sinks;
+  if (step.sinks.has_value()) {
+    for (const float logit : vectors_[step.sinks->id]) {
+      sinks.push_back(arithmetic::sink_score(logit));
     }
-  });
+  }
+  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
+  // cache together, and so few that a thread's scores stay within 18 MB.
+  constexpr uint32_t kMostRows = 16;
+  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
+  const uint32_t heads = std::min(group, kMostRows);
+  const uint32_t head_parts = parts(group, heads);
+  uint32_t tokens = std::clamp(kMostRows / heads, 1U, tokens_);
+  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * head_parts; };
+  // Threads share a task's positions where tasks alone would leave some idle and the joins between
+  // steps take less than what they save.
+  constexpr uint32_t kPositionsWorthSplitting = 1024;
+  uint32_t seen = step.position + tokens_;
+  if (step.window != 0) seen = std::min(seen, step.window + tokens_);
+  const uint32_t threads = pool_.threads();
+  const bool uneven = tasks() < 4 * threads && tasks() % threads != 0;
+  const bool together = threads > 1 && uneven && seen >= kPositionsWorthSplitting;
+  while (!together && tasks() < 2 * threads && tokens > 1) tokens = (tokens + 1) / 2;
+  const uint32_t token_parts = parts(tokens_, tokens);
+  const auto run = [&](uint32_t i, ThreadPool* pool) {
+    const uint32_t kv_head = i / (token_parts * head_parts);
+    const uint32_t t = i / head_parts % token_parts * tokens;
+    const uint32_t in_group = i % head_parts * heads;
+    const uint32_t h = kv_head * group + in_group;
+    const size_t slot = size_t{t} * q.heads + h;
+    AttentionTask task;
+    task.queries = q.values.data() + slot * q.padded_dim;
+    task.exponents = q.exponents.data() + slot;
+    task.query_stride = size_t{q.heads} * q.padded_dim;
+    task.exponent_stride = q.heads;
+    task.out_stride = result.columns;
+    task.tokens = std::min(tokens, tokens_ - t);
+    task.heads = std::min(heads, group - in_group);
+    task.position = step.position + t;
+    task.window = step.window;
+    task.constant = step.constant;
+    task.sinks = sinks.empty() ? nullptr : sinks.data() + h;
+    float* out_heads = head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim;
+    if (!kernels_.attention(kv_cache.view(step.layer, kv_head), task, pool, scratch().attention,
+                            out_heads)) {
+      exhausted_.store(true, std::memory_order_relaxed);
+    }
+  };
+  if (together) {
+    for (uint32_t i = 0; i < tasks(); ++i) run(i, &pool_);
+  } else {
+    pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) run(static_cast<uint32_t>(i), nullptr);
+    });
+  }
   each_token(result.columns, [&](uint32_t t) {
     quantize_row(head_outputs_.data() + size_t{t} * result.columns, result, t);
   });

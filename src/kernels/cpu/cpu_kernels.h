@@ -8,11 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "arithmetic/attention.h"
 #include "arithmetic/format.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/rope.h"
 #include "base/aligned.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels::cpu {
@@ -37,6 +39,7 @@ inline constexpr uint32_t kChunk = 256;
 struct CacheView {
   uint32_t head_dim = 0;
   uint32_t padded_dim = 0;               ///< head_dim up to a multiple of 16
+  uint32_t bits = 16;                    ///< of a key or value: 16, or 8 in the same order
   std::span<const int16_t* const> keys;  ///< a pointer a chunk, to its first block
   std::span<const int16_t* const> values;
   std::span<const int16_t* const> key_exponents;  ///< a pointer a chunk, [kChunk]
@@ -62,10 +65,14 @@ struct AttentionTask {
   size_t out_stride = 0;
   uint32_t tokens = 1;
   uint32_t heads = 1;
-  uint32_t position = 0;  ///< of the first token
-  uint32_t window = 0;    ///< positions seen, the own one included; 0: all
-  float constant = 0;     ///< arithmetic::score_constant
+  uint32_t position = 0;           ///< of the first token
+  uint32_t window = 0;             ///< positions seen, the own one included; 0: all
+  float constant = 0;              ///< arithmetic::score_constant
+  const int32_t* sinks = nullptr;  ///< arithmetic::sink_score of each head; null: none
 
+  [[nodiscard]] int32_t sink(uint32_t head) const {
+    return sinks != nullptr ? sinks[head] : arithmetic::kNoSink;
+  }
   /// Positions [begin, end) that token t sees.
   [[nodiscard]] uint32_t end(uint32_t t) const { return position + t + 1; }
   [[nodiscard]] uint32_t begin(uint32_t t) const {
@@ -73,7 +80,8 @@ struct AttentionTask {
   }
 };
 
-/// A thread's memory for attention: grows as needed and is kept.
+/// A thread's memory for attention: grows as needed and is kept. 18 MB at the longest context, and
+/// an eighth to grow into.
 struct AttentionScratch {
   AlignedArray<uint8_t> memory;
 
@@ -81,7 +89,7 @@ struct AttentionScratch {
   uint8_t* reserve(size_t bytes) {
     if (memory.size() < bytes) {
       memory = AlignedArray<uint8_t>();
-      memory = AlignedArray<uint8_t>(bytes + bytes / 2);
+      memory = AlignedArray<uint8_t>(bytes + bytes / 8 + 16384);
     }
     return memory.data();
   }
@@ -112,9 +120,10 @@ struct CpuKernels {
   /// arithmetic::rotate over n values, n / 2 rotations; scratch holds n.
   int32_t (*rotate)(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                     int32_t* scratch);
-  /// arithmetic::attention for each of the task's heads and tokens. False if there is no memory.
-  bool (*attention)(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-                    float* out);
+  /// arithmetic::attention for each of the task's heads and tokens, on all threads of `pool`, which
+  /// split the positions, or on the caller's if it is null. False if there is no memory.
+  bool (*attention)(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+                    AttentionScratch& scratch, float* out);
 };
 
 /// The reference: src/arithmetic, element by element.

@@ -85,7 +85,7 @@ int32_t rotate(int16_t* x, size_t n, int32_t exponent, const a::Rotation* rotati
 }
 
 void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t begin, uint32_t end,
-                    float constant, float* out) {
+                    float constant, int32_t sink, float* out) {
   const uint32_t dim = cache.head_dim;
   const uint32_t count = end - begin;
   std::vector<int16_t> memory(size_t{count} * dim * 2);
@@ -112,15 +112,17 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
   input.values = values;
   input.first = begin;
   input.constant = constant;
+  input.sink = sink;
   a::attention(input, {out, dim});
 }
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch&, float* out) {
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool*, AttentionScratch&,
+               float* out) {
   for (uint32_t t = 0; t < task.tokens; ++t) {
     for (uint32_t h = 0; h < task.heads; ++h) {
       const int16_t* query = task.queries + t * task.query_stride + size_t{h} * cache.padded_dim;
       attention_head(cache, {{query, cache.head_dim}, task.exponents[t * task.exponent_stride + h]},
-                     task.begin(t), task.end(t), task.constant,
+                     task.begin(t), task.end(t), task.constant, task.sink(h),
                      out + t * task.out_stride + size_t{h} * cache.head_dim);
     }
   }
