@@ -280,7 +280,7 @@ void run_attention(const CpuKernels& set, Inputs& in, Answer& answer) {
     task.constant = arithmetic::score_constant(0.125);
     cpu::AttentionScratch scratch;
     std::vector<float> out(size_t{rows} * s.head_dim);
-    answer.add(set.attention(view, task, scratch, out.data()) ? 1 : 0);
+    answer.add(set.attention(view, task, nullptr, scratch, out.data()) ? 1 : 0);
     answer.add(out);
   }
 }

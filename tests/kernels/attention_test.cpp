@@ -89,18 +89,22 @@ void expect_equal_attention(const Case& c, Random& random) {
   task.constant = arithmetic::score_constant(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
   ASSERT_TRUE(c.sinks.empty() || c.sinks.size() == c.heads);
   task.sinks = c.sinks.empty() ? nullptr : c.sinks.data();
-  const auto run = [&](const CpuKernels& set) {
+  const auto run = [&](const CpuKernels& set, ThreadPool* pool) {
     AttentionScratch scratch;
     std::vector<float> out(c.tokens * task.out_stride, 4.0F);
-    EXPECT_TRUE(set.attention(cache->view(0, 1), task, scratch, out.data()));
+    EXPECT_TRUE(set.attention(cache->view(0, 1), task, pool, scratch, out.data()));
     return bits(out);
   };
-  const std::vector<uint32_t> expected = run(scalar_kernels());
+  const std::vector<uint32_t> expected = run(scalar_kernels(), nullptr);
   for (const CpuKernels* set : fast_sets()) {
-    ASSERT_EQ(run(*set), expected)
-        << set->isa << " head_dim " << c.head_dim << " positions " << c.positions << " tokens "
-        << c.tokens << " heads " << c.heads << " window " << c.window << " keys "
-        << static_cast<int>(c.keys);
+    // Positions in one range, and in up to twelve.
+    static ThreadPool threads(3);
+    for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &threads}) {
+      ASSERT_EQ(run(*set, pool), expected)
+          << set->isa << (pool == nullptr ? "" : " split") << " head_dim " << c.head_dim
+          << " positions " << c.positions << " tokens " << c.tokens << " heads " << c.heads
+          << " window " << c.window << " keys " << static_cast<int>(c.keys);
+    }
   }
 }
 

@@ -54,8 +54,8 @@ bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
 void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
 int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                int32_t* scratch);
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out);
 
 }  // namespace tandem::kernels::cpu::avx512
 

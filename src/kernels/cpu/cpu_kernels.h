@@ -14,6 +14,7 @@
 #include "arithmetic/rope.h"
 #include "base/aligned.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels::cpu {
@@ -69,6 +70,7 @@ inline constexpr uint32_t kChunk = 256;
 struct CacheView {
   uint32_t head_dim = 0;
   uint32_t padded_dim = 0;               ///< head_dim up to a multiple of 16
+  uint32_t bits = 16;                    ///< of a key or value: 16, or 8 in the same order
   std::span<const int16_t* const> keys;  ///< a pointer a chunk, to its first block
   std::span<const int16_t* const> values;
   std::span<const int16_t* const> key_exponents;  ///< a pointer a chunk, [kChunk]
@@ -109,7 +111,8 @@ struct AttentionTask {
   }
 };
 
-/// A thread's memory for attention: grows as needed and is kept.
+/// A thread's memory for attention: grows as needed and is kept. 18 MB at the longest context, and
+/// an eighth to grow into.
 struct AttentionScratch {
   AlignedArray<uint8_t> memory;
 
@@ -117,7 +120,7 @@ struct AttentionScratch {
   uint8_t* reserve(size_t bytes) {
     if (memory.size() < bytes) {
       memory = AlignedArray<uint8_t>();
-      memory = AlignedArray<uint8_t>(bytes + bytes / 2);
+      memory = AlignedArray<uint8_t>(bytes + bytes / 8 + 16384);
     }
     return memory.data();
   }
@@ -148,9 +151,10 @@ struct CpuKernels {
   /// arithmetic::rotate over n values, n / 2 rotations; scratch holds n.
   int32_t (*rotate)(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                     int32_t* scratch);
-  /// arithmetic::attention for each of the task's heads and tokens. False if there is no memory.
-  bool (*attention)(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-                    float* out);
+  /// arithmetic::attention for each of the task's heads and tokens, on all threads of `pool`, which
+  /// split the positions, or on the caller's if it is null. False if there is no memory.
+  bool (*attention)(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+                    AttentionScratch& scratch, float* out);
   /// arithmetic::clamped_swiglu.
   void (*clamped_swiglu)(const float* gate, const float* up, size_t n, float alpha, float limit,
                          float* out);

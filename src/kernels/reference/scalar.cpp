@@ -127,7 +127,8 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
   a::attention(input, {out, dim});
 }
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch&, float* out) {
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool*, AttentionScratch&,
+               float* out) {
   for (uint32_t t = 0; t < task.tokens; ++t) {
     for (uint32_t h = 0; h < task.heads; ++h) {
       const int16_t* query = task.queries + t * task.query_stride + size_t{h} * cache.padded_dim;
