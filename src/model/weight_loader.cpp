@@ -147,14 +147,14 @@ Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
   if (auto kept = from_cache()) {
     bytes_ += kept->bytes();
     const weights::TensorInfo* info = source_.find(tensor_name);
-    TANDEM_TRY(advance(info == nullptr ? 0 : weights * weights::size_of(info->dtype)));
+    TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
     return std::move(*kept);
   }
   TANDEM_ASSIGN(const weights::TensorData tensor, source_.read(tensor_name));
   TANDEM_ASSIGN(auto packed, weights::quantize_matrix(tensor, name.part, format_, pool_));
   bytes_ += packed.bytes();
   keep(packed);
-  TANDEM_TRY(advance(weights * weights::size_of(tensor.info.dtype)));
+  TANDEM_TRY(advance(weights::bytes_of(tensor.info.dtype, weights)));
   return packed;
 }
 
@@ -163,7 +163,7 @@ Result<std::vector<float>> WeightLoader::floats(const std::string& tensor, uint6
   TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
   TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
   bytes_ += values.size() * sizeof(float);
-  TANDEM_TRY(advance(count * weights::size_of(data.info.dtype)));
+  TANDEM_TRY(advance(weights::bytes_of(data.info.dtype, count)));
   return values;
 }
 

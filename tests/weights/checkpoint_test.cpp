@@ -255,7 +255,7 @@ TEST(Checkpoint, FollowsLinksToFilesAsHubCachesMakeThem) {
   fs::create_symlink("../blobs/abc", folder / "snapshot" / "model.safetensors");
   auto checkpoint = Checkpoint::open(folder / "snapshot");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EXPECT_EQ((*checkpoint)->files()[0]->file().identity().path, (folder / "blobs" / "abc").string());
+  EXPECT_EQ((*checkpoint)->files()[0]->identity().path, (folder / "blobs" / "abc").string());
 }
 
 TEST(Checkpoint, GivesTensorsToManyThreads) {
