@@ -55,8 +55,9 @@ struct ModelFlags {
 /// Cores that this process may run on.
 uint32_t cores();
 
-/// The folder or GGUF file of -m: as given, or a name beside the default model; without -m $TANDEM_MODEL, or
-/// models/storyteller beside the executable or in a folder above it. Error: kNotFound.
+/// The folder or GGUF file of -m: as given, or a name beside the default model; without -m
+/// $TANDEM_MODEL, or models/storyteller beside the executable or in a folder above it. Error:
+/// kNotFound.
 Result<std::filesystem::path> find_model(const std::string& given);
 
 /// A model's folder, opened. No weights are read yet.

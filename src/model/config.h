@@ -17,7 +17,7 @@ enum class MlpKind : uint8_t {
   kGatedSilu,  ///< down(silu(gate x) * up x)
   kGelu,       ///< down(gelu_tanh(up x)), GPT-2's gelu_new
 };
-enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kFactors };
+enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
 
 /// Rotary position embedding, half-split pairs (i, i + head_dim/2).
 struct RopeConfig {
@@ -32,7 +32,6 @@ struct RopeConfig {
   double beta_slow = 1.0;         ///< yarn
   double attention_factor = 1.0;  ///< yarn: multiplies cosine and sine
   bool truncate = true;           ///< yarn: correction range rounded to whole dimensions
-  std::vector<double> factors;    ///< factors: what each pair's frequency is divided by
 };
 
 struct Family;  // families.h

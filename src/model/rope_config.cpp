@@ -45,28 +45,9 @@ Result<RopeScaling> scaling_type(const json& scaling) {
     if (name == "dynamic") return RopeScaling::kDynamic;
     if (name == "yarn") return RopeScaling::kYarn;
     if (name == "llama3") return RopeScaling::kLlama3;
-    if (name == "factors") return RopeScaling::kFactors;
   }
   return unsupported("config.json: rope scaling of type " + type->dump().substr(0, 40) +
                      "; known are default, linear, dynamic, yarn and llama3");
-}
-
-// Not of transformers: how a GGUF file has the frequencies of whatever scaling it was made from.
-Status read_factors(const json& scaling, ModelConfig& config) {
-  const auto found = scaling.find("factors");
-  const size_t pairs = config.head_dim / 2;
-  if (found == scaling.end() || !found->is_array() || found->size() != pairs) {
-    return invalid("config.json: rope scaling 'factors' must be a list of " +
-                   std::to_string(pairs) + " numbers");
-  }
-  for (const json& factor : *found) {
-    if (!factor.is_number() || !(factor.get<double>() > 1e-6) || factor.get<double>() > 1e9) {
-      return invalid("config.json: a rope factor must be a number from 1e-6 to 1e9, not " +
-                     factor.dump().substr(0, 40));
-    }
-    config.rope.factors.push_back(factor.get<double>());
-  }
-  return {};
 }
 
 }  // namespace
@@ -95,7 +76,6 @@ Status read_rope(const json& object, ModelConfig& config) {
   }
   TANDEM_ASSIGN(rope.scaling, scaling_type(*scaling));
   if (rope.scaling == RopeScaling::kNone) return {};
-  if (rope.scaling == RopeScaling::kFactors) return read_factors(*scaling, config);
 
   TANDEM_ASSIGN(rope.factor, number(*scaling, "factor", 1.0, 1e6, 0.0));
   TANDEM_ASSIGN(const double original,
@@ -170,9 +150,6 @@ std::vector<uint64_t> Rope::steps(double theta) const {
         frequency = plain / config_.factor * ramp + plain * (1.0 - ramp);
         break;
       }
-      case RopeScaling::kFactors:
-        frequency = plain / config_.factors[i];
-        break;
       case RopeScaling::kLlama3: {
         // Wavelengths up to context / high_freq_factor stay, those from context / low_freq_factor
         // on are divided, and between them the two are blended.

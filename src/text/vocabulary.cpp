@@ -115,9 +115,9 @@ class SpecMaker {
       return invalid("expected a type for each of " + std::to_string(count) + " tokens, found " +
                      std::to_string(vocabulary_.kinds.size()));
     }
-    for (const auto& [name, id] : {std::pair{"bos", vocabulary_.bos_id},
-                                   std::pair{"eos", vocabulary_.eos_id},
-                                   std::pair{"unknown", vocabulary_.unk_id}}) {
+    for (const auto& [name, id] :
+         {std::pair{"bos", vocabulary_.bos_id}, std::pair{"eos", vocabulary_.eos_id},
+          std::pair{"unknown", vocabulary_.unk_id}}) {
       if (id && (*id < 0 || static_cast<size_t>(*id) >= count)) {
         return invalid(std::string(name) + " token: expected an id below " + std::to_string(count) +
                        ", found " + std::to_string(*id));
@@ -141,8 +141,8 @@ class SpecMaker {
       const bool scores = vocabulary_.model == Vocabulary::Model::kScores;
       const bool added = kind == TokenKind::kControl || kind == TokenKind::kUserDefined;
       // Of two tokens that are spelled alike, text only ever becomes the first.
-      const bool first = !token.empty() &&
-                         table_.insert(vocabulary_.tokens[id], static_cast<int32_t>(id));
+      const bool first =
+          !token.empty() && table_.insert(vocabulary_.tokens[id], static_cast<int32_t>(id));
       spec_.in_model[id] = first && (!added || (scores && kind == TokenKind::kUserDefined));
       if (!added || !first) continue;
       AddedToken entry;
@@ -170,7 +170,8 @@ class SpecMaker {
     const auto splitter = std::ranges::find(known, vocabulary_.splitter, &Splitter::name);
     if (splitter == known.end()) {
       std::string names;
-      for (const Splitter& one : known) names += (names.empty() ? "" : ", ") + std::string(one.name);
+      for (const Splitter& one : known)
+        names += (names.empty() ? "" : ", ") + std::string(one.name);
       return unsupported("splitter " + in_quotes(vocabulary_.splitter) +
                          " is not known; known are " + names);
     }
@@ -199,8 +200,8 @@ class SpecMaker {
       Merge merge;
       merge.left = table_.find(line.substr(0, space));
       merge.right = table_.find(line.substr(space + 1));
-      merge.result = table_.find(std::string(line.substr(0, space)) +
-                                 std::string(line.substr(space + 1)));
+      merge.result =
+          table_.find(std::string(line.substr(0, space)) + std::string(line.substr(space + 1)));
       if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
         return invalid(where + ": expected tokens of the vocabulary that make one of it");
       }

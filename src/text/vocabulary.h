@@ -40,8 +40,8 @@ struct Vocabulary {
 };
 
 /// The same as a tokenizer.json would say it. Errors: kInvalid (an id, kind or merge that names no
-/// token, a token that stands twice or is longer than kMaxTokenBytes), kUnsupported (a splitter that
-/// is not known, by its name).
+/// token, a token that stands twice or is longer than kMaxTokenBytes), kUnsupported (a splitter
+/// that is not known, by its name).
 Result<TokenizerSpec> vocabulary_spec(const Vocabulary& vocabulary);
 
 }  // namespace tandem::text

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array<float, 16> kIq4{-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
-constexpr std::array<float, 16> kFp4{0, 0.5F, 1, 1.5F, 2, 3, 4, 6,
+constexpr std::array<float, 16> kFp4{0, 0.5F,  1,  1.5F,  2,  3,  4,  6,
                                      0, -0.5F, -1, -1.5F, -2, -3, -4, -6};
 
 float half(const uint8_t* at) {

@@ -67,9 +67,9 @@ size_t first_special_in_blocks(const TensorData& tensor) {
 
 std::string_view name(DType dtype) {
   constexpr std::string_view kNames[kDTypes] = {
-      "F32",  "F16",  "BF16", "Q4_0",   "Q4_1",   "Q5_0",  "Q5_1",     "Q8_0",     "Q2_K",     "Q3_K",
-      "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "I4 group", "I8 group", "F8_E4M3 group",
-      "F8_E5M2 group"};
+      "F32",    "F16",   "BF16",     "Q4_0",     "Q4_1",          "Q5_0",         "Q5_1",
+      "Q8_0",   "Q2_K",  "Q3_K",     "Q4_K",     "Q5_K",          "Q6_K",         "IQ4_NL",
+      "IQ4_XS", "MXFP4", "I4 group", "I8 group", "F8_E4M3 group", "F8_E5M2 group"};
   const auto index = static_cast<uint8_t>(dtype);
   return index < kDTypes ? kNames[index] : "unknown";
 }
@@ -134,10 +134,10 @@ Status check_finite(const TensorData& tensor) {
   const uint64_t block = block_size(tensor.info.dtype).elements;
   std::vector<float> values(block);
   const uint64_t begin = index / block * block;
-  TANDEM_TRY(widen(tensor.info.dtype,
-                   tensor.bytes.subspan(bytes_of(tensor.info.dtype, begin),
-                                        block_size(tensor.info.dtype).bytes),
-                   values));
+  TANDEM_TRY(widen(
+      tensor.info.dtype,
+      tensor.bytes.subspan(bytes_of(tensor.info.dtype, begin), block_size(tensor.info.dtype).bytes),
+      values));
   const float value = values[index - begin];
   const char* what = std::isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity";
   return invalid("tensor " + tensor.info.name + ": element " + std::to_string(index) + " is " +

@@ -42,8 +42,8 @@ constexpr uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Bytes of a tensor of that type and shape, or nothing if an extent is 0, rows are no whole blocks,
-/// or there are 2^63 elements or bytes or more.
+/// Bytes of a tensor of that type and shape, or nothing if an extent is 0, rows are no whole
+/// blocks, or there are 2^63 elements or bytes or more.
 std::optional<uint64_t> tensor_bytes(DType dtype, std::span<const uint64_t> shape);
 
 /// Widens little-endian elements of type `dtype` (of any alignment) to `values`, which are whole

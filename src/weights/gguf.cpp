@@ -47,38 +47,22 @@ struct TypeRow {
 };
 
 constexpr std::array kTypes{
-    TypeRow{0, "F32", DType::kF32},
-    TypeRow{1, "F16", DType::kF16},
-    TypeRow{2, "Q4_0", DType::kQ4_0},
-    TypeRow{3, "Q4_1", DType::kQ4_1},
-    TypeRow{6, "Q5_0", DType::kQ5_0},
-    TypeRow{7, "Q5_1", DType::kQ5_1},
-    TypeRow{8, "Q8_0", DType::kQ8_0},
-    TypeRow{9, "Q8_1", std::nullopt},
-    TypeRow{10, "Q2_K", DType::kQ2K},
-    TypeRow{11, "Q3_K", DType::kQ3K},
-    TypeRow{12, "Q4_K", DType::kQ4K},
-    TypeRow{13, "Q5_K", DType::kQ5K},
-    TypeRow{14, "Q6_K", DType::kQ6K},
-    TypeRow{15, "Q8_K", std::nullopt},
-    TypeRow{16, "IQ2_XXS", std::nullopt},
-    TypeRow{17, "IQ2_XS", std::nullopt},
-    TypeRow{18, "IQ3_XXS", std::nullopt},
-    TypeRow{19, "IQ1_S", std::nullopt},
-    TypeRow{20, "IQ4_NL", DType::kIq4Nl},
-    TypeRow{21, "IQ3_S", std::nullopt},
-    TypeRow{22, "IQ2_S", std::nullopt},
-    TypeRow{23, "IQ4_XS", DType::kIq4Xs},
-    TypeRow{24, "I8", std::nullopt},
-    TypeRow{25, "I16", std::nullopt},
-    TypeRow{26, "I32", std::nullopt},
-    TypeRow{27, "I64", std::nullopt},
-    TypeRow{28, "F64", std::nullopt},
-    TypeRow{29, "IQ1_M", std::nullopt},
-    TypeRow{30, "BF16", DType::kBF16},
-    TypeRow{34, "TQ1_0", std::nullopt},
-    TypeRow{35, "TQ2_0", std::nullopt},
-    TypeRow{39, "MXFP4", DType::kMxfp4},
+    TypeRow{0, "F32", DType::kF32},       TypeRow{1, "F16", DType::kF16},
+    TypeRow{2, "Q4_0", DType::kQ4_0},     TypeRow{3, "Q4_1", DType::kQ4_1},
+    TypeRow{6, "Q5_0", DType::kQ5_0},     TypeRow{7, "Q5_1", DType::kQ5_1},
+    TypeRow{8, "Q8_0", DType::kQ8_0},     TypeRow{9, "Q8_1", std::nullopt},
+    TypeRow{10, "Q2_K", DType::kQ2K},     TypeRow{11, "Q3_K", DType::kQ3K},
+    TypeRow{12, "Q4_K", DType::kQ4K},     TypeRow{13, "Q5_K", DType::kQ5K},
+    TypeRow{14, "Q6_K", DType::kQ6K},     TypeRow{15, "Q8_K", std::nullopt},
+    TypeRow{16, "IQ2_XXS", std::nullopt}, TypeRow{17, "IQ2_XS", std::nullopt},
+    TypeRow{18, "IQ3_XXS", std::nullopt}, TypeRow{19, "IQ1_S", std::nullopt},
+    TypeRow{20, "IQ4_NL", DType::kIq4Nl}, TypeRow{21, "IQ3_S", std::nullopt},
+    TypeRow{22, "IQ2_S", std::nullopt},   TypeRow{23, "IQ4_XS", DType::kIq4Xs},
+    TypeRow{24, "I8", std::nullopt},      TypeRow{25, "I16", std::nullopt},
+    TypeRow{26, "I32", std::nullopt},     TypeRow{27, "I64", std::nullopt},
+    TypeRow{28, "F64", std::nullopt},     TypeRow{29, "IQ1_M", std::nullopt},
+    TypeRow{30, "BF16", DType::kBF16},    TypeRow{34, "TQ1_0", std::nullopt},
+    TypeRow{35, "TQ2_0", std::nullopt},   TypeRow{39, "MXFP4", DType::kMxfp4},
     TypeRow{40, "NVFP4", std::nullopt},
 };
 
@@ -132,10 +116,10 @@ Result<GgufValue> read_array(ByteReader& reader, const std::string& what, int de
                    std::to_string(type));
   }
   if (count > kMaxGgufArray || count > reader.remaining() / kLeast[type]) {
-    return invalid(what + ": expected at most " +
-                   std::to_string(std::min<uint64_t>(kMaxGgufArray,
-                                                     reader.remaining() / kLeast[type])) +
-                   " elements, found a count of " + std::to_string(count));
+    return invalid(
+        what + ": expected at most " +
+        std::to_string(std::min<uint64_t>(kMaxGgufArray, reader.remaining() / kLeast[type])) +
+        " elements, found a count of " + std::to_string(count));
   }
   if (type != kArray) return read_value(reader, type, count, what);
   if (depth == 4) return invalid(what + ": expected arrays within arrays at most 4 deep");
@@ -293,9 +277,9 @@ Status place_tensors(GgufHeader& header, uint64_t data, uint64_t alignment, uint
     }
     const uint64_t room = file_size - data;
     if (tensor.offset > room || tensor.bytes > room - tensor.offset) {
-      return invalid(what + ": expected " + std::to_string(tensor.bytes) +
-                     " bytes within the " + std::to_string(room) +
-                     " bytes of data, found an offset of " + std::to_string(tensor.offset));
+      return invalid(what + ": expected " + std::to_string(tensor.bytes) + " bytes within the " +
+                     std::to_string(room) + " bytes of data, found an offset of " +
+                     std::to_string(tensor.offset));
     }
     tensor.offset += data;
     order.push_back(&tensor);

@@ -41,10 +41,9 @@ inline constexpr uint32_t kMaxGgufParts = 1000;
 
 /// A value of the metadata. Numbers are widened; arrays keep the type of their elements. Arrays of
 /// arrays are not kept (no key of a model that is read has one).
-using GgufValue =
-    std::variant<std::monostate, bool, uint64_t, int64_t, double, std::string,
-                 std::vector<uint64_t>, std::vector<int64_t>, std::vector<double>,
-                 std::vector<std::string>>;
+using GgufValue = std::variant<std::monostate, bool, uint64_t, int64_t, double, std::string,
+                               std::vector<uint64_t>, std::vector<int64_t>, std::vector<double>,
+                               std::vector<std::string>>;
 
 struct GgufPair {
   std::string key;
@@ -81,10 +80,10 @@ struct GgufHeader {
                                          std::string_view fallback = {}) const;
 };
 
-/// Reads a header. `file` is the file's bytes, or those up to the end of the header; `file_size` the
-/// size of the whole. Every tensor lies within the file, aligned; none overlaps another.
-/// Errors: kInvalid, kUnsupported (a version, a type of tensors that Tandem does not read, more than
-/// the limits above); they name the key or tensor but not the file.
+/// Reads a header. `file` is the file's bytes, or those up to the end of the header; `file_size`
+/// the size of the whole. Every tensor lies within the file, aligned; none overlaps another.
+/// Errors: kInvalid, kUnsupported (a version, a type of tensors that Tandem does not read, more
+/// than the limits above); they name the key or tensor but not the file.
 Result<GgufHeader> parse_gguf(std::span<const std::byte> file, uint64_t file_size);
 
 /// Whether these are the first bytes of a GGUF file.

@@ -78,9 +78,9 @@ class ConfigMaker {
     for (const GgufPair& pair : header_.pairs) {
       if (!pair.key.starts_with(prefix)) continue;
       const std::string_view name = std::string_view(pair.key).substr(prefix.size());
-      const bool known =
-          std::ranges::find(kRead, name) != kRead.end() ||
-          std::ranges::any_of(family_.keys, [&](const GgufKeyRow& row) { return row.gguf == name; });
+      const bool known = std::ranges::find(kRead, name) != kRead.end() ||
+                         std::ranges::any_of(
+                             family_.keys, [&](const GgufKeyRow& row) { return row.gguf == name; });
       // A number that is there for completeness: nothing is scaled, clamped or switched on.
       const bool nothing = pair.value == GgufValue(uint64_t{0}) ||
                            pair.value == GgufValue(int64_t{0}) || pair.value == GgufValue(0.0) ||
@@ -90,8 +90,8 @@ class ConfigMaker {
                            " is not known; it may change what the model computes");
       }
     }
-    for (const auto& [name, neutral] : {std::pair{"attention.causal", true},
-                                        std::pair{"use_parallel_residual", false}}) {
+    for (const auto& [name, neutral] :
+         {std::pair{"attention.causal", true}, std::pair{"use_parallel_residual", false}}) {
       TANDEM_ASSIGN(const auto value, header_.flag(key(name)));
       if (value.value_or(neutral) != neutral) {
         return unsupported("key " + key(name) + " is " + (*value ? "true" : "false") +
@@ -140,7 +140,8 @@ class ConfigMaker {
     for (const GgufKeyRow& row : family_.keys) {
       if (row.gguf != name) continue;
       const auto found = config_.find(std::string(row.config));
-      if (found != config_.end() && found->is_number_integer() && found->template get<int64_t>() > 0) {
+      if (found != config_.end() && found->is_number_integer() &&
+          found->template get<int64_t>() > 0) {
         return found->template get<uint64_t>();
       }
     }
@@ -161,11 +162,9 @@ class ConfigMaker {
     }
     config_["vocab_size"] = embedding->shape.front();
     head_dim_ = width / heads;
-    TANDEM_ASSIGN(const auto own,
-                  header_.integer(key("attention.key_length"), 1, UINT32_MAX));
+    TANDEM_ASSIGN(const auto own, header_.integer(key("attention.key_length"), 1, UINT32_MAX));
     if (own) head_dim_ = *own;
-    TANDEM_ASSIGN(const auto values,
-                  header_.integer(key("attention.value_length"), 1, UINT32_MAX));
+    TANDEM_ASSIGN(const auto values, header_.integer(key("attention.value_length"), 1, UINT32_MAX));
     if (values && *values != head_dim_) {
       return unsupported("key " + key("attention.value_length") + " is " + std::to_string(*values) +
                          "; Tandem computes only values as wide as keys, " +
@@ -188,9 +187,9 @@ class ConfigMaker {
     if (!factor) {
       TANDEM_ASSIGN(factor, header_.number(key("rope.scale_linear")));
     }
-    TANDEM_ASSIGN(const std::string kind,
-                  header_.text(key("rope.scaling.type"),
-                               factor && *factor != 1.0 ? "linear" : "none"));
+    TANDEM_ASSIGN(
+        const std::string kind,
+        header_.text(key("rope.scaling.type"), factor && *factor != 1.0 ? "linear" : "none"));
     Json scaling;
     if (kind == "linear" || kind == "yarn") {
       scaling["rope_type"] = kind;
@@ -206,8 +205,8 @@ class ConfigMaker {
   }
 
   Status read_yarn(const std::string& kind, Json& scaling) {
-    TANDEM_ASSIGN(const auto context, header_.integer(key("rope.scaling.original_context_length"), 1,
-                                                      UINT32_MAX));
+    TANDEM_ASSIGN(const auto context,
+                  header_.integer(key("rope.scaling.original_context_length"), 1, UINT32_MAX));
     if (context) {
       // Phi-3 gives it without a type.
       if (kind == "none") original_context_ = *context;
@@ -233,7 +232,8 @@ class ConfigMaker {
     return {};
   }
 
-  // Divisors of single frequencies, which the file has as tensors: open_gguf() fills in the numbers.
+  // Divisors of single frequencies, which the file has as tensors: open_gguf() fills in the
+  // numbers.
   Status read_factors(const std::string& kind, Json& scaling) {
     const bool lists = header_.find_tensor("rope_factors_long.weight") != nullptr;
     if (header_.find_tensor("rope_freqs.weight") != nullptr) {
@@ -241,8 +241,13 @@ class ConfigMaker {
         return unsupported("tensor rope_freqs.weight beside a rope.scaling.type of " + kind +
                            "; Tandem computes one or the other");
       }
-      scaling["rope_type"] = "factors";
-      scaling["factors"] = "rope_freqs.weight";
+      // The frequencies of Llama 3's scaling, already divided. Long RoPE divides likewise, and by
+      // the same numbers whatever the position.
+      scaling["rope_type"] = "longrope";
+      scaling["short_factor"] = "rope_freqs.weight";
+      scaling["long_factor"] = "rope_freqs.weight";
+      scaling["attention_factor"] = 1.0;
+      scaling["original_max_position_embeddings"] = config_["max_position_embeddings"];
     } else if (lists) {
       scaling["rope_type"] = "longrope";
       scaling["long_factor"] = "rope_factors_long.weight";

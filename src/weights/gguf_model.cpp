@@ -38,9 +38,8 @@ std::optional<Mapping> map_name(const GgufFamily& family, std::string_view name)
     base.remove_prefix(4);
     const size_t end = base.find('.');
     const std::string_view layer = base.substr(0, end);
-    const bool number =
-        !layer.empty() && layer.size() <= 4 && (layer == "0" || layer[0] != '0') &&
-        std::ranges::all_of(layer, [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = !layer.empty() && layer.size() <= 4 && (layer == "0" || layer[0] != '0') &&
+                        std::ranges::all_of(layer, [](char c) { return c >= '0' && c <= '9'; });
     if (end == std::string_view::npos || !number) return std::nullopt;
     prefix = std::string(family.layers) + std::string(layer) + ".";
     base.remove_prefix(end + 1);
@@ -68,14 +67,15 @@ Convert unpair(const TensorInfo& info, uint64_t head_rows) {
   const uint64_t width = vector ? bytes_of(info.dtype, 1) : row_bytes(info);
   const uint64_t all = vector ? info.shape[0] : 0;
   return [=](std::span<const std::span<const std::byte>> pieces) -> Result<RowMaker> {
-    return RowMaker([=, from = pieces[0]](uint64_t first, uint64_t count, std::span<std::byte> out) {
-      const uint64_t begin = vector ? 0 : first;
-      const uint64_t rows = vector ? all : count;
-      for (uint64_t i = 0; i < rows; ++i) {
-        const auto row = from.subspan(paired_row(begin + i, head_rows) * width, width);
-        std::memcpy(out.data() + i * width, row.data(), width);
-      }
-    });
+    return RowMaker(
+        [=, from = pieces[0]](uint64_t first, uint64_t count, std::span<std::byte> out) {
+          const uint64_t begin = vector ? 0 : first;
+          const uint64_t rows = vector ? all : count;
+          for (uint64_t i = 0; i < rows; ++i) {
+            const auto row = from.subspan(paired_row(begin + i, head_rows) * width, width);
+            std::memcpy(out.data() + i * width, row.data(), width);
+          }
+        });
   };
 }
 
@@ -97,7 +97,8 @@ Convert transpose(const TensorInfo& stored) {
   const uint64_t rows = stored.shape[0];
   const uint64_t columns = stored.shape[1];
   return [=](std::span<const std::span<const std::byte>> pieces) -> Result<RowMaker> {
-    return RowMaker([=, from = pieces[0]](uint64_t first, uint64_t count, std::span<std::byte> out) {
+    return RowMaker([=, from = pieces[0]](uint64_t first, uint64_t count,
+                                          std::span<std::byte> out) {
       std::vector<float> row(columns);
       for (uint64_t r = 0; r < rows; ++r) {
         (void)widen(dtype, from.subspan(bytes_of(dtype, r * columns), bytes_of(dtype, columns)),
@@ -121,8 +122,8 @@ class WeightMaker {
   Status add(const GgufTensor& tensor, const Mapping& mapping, std::vector<StoredWeight>& out) {
     StoredWeight weight;
     weight.info = {mapping.name, tensor.dtype, tensor.shape};
-    weight.pieces.push_back({files_.empty() ? nullptr : files_[tensor.part], tensor.offset,
-                             tensor.bytes});
+    weight.pieces.push_back(
+        {files_.empty() ? nullptr : files_[tensor.part], tensor.offset, tensor.bytes});
     weight.stored_as = std::string(name(tensor.dtype));
     const std::string what = "tensor " + printable(tensor.name);
     switch (mapping.change) {

@@ -1,5 +1,5 @@
-// A GGUF file as a checkpoint: a config.json that says what its metadata says, and its tensors under
-// the names and in the order that the model's description knows.
+// A GGUF file as a checkpoint: a config.json that says what its metadata says, and its tensors
+// under the names and in the order that the model's description knows.
 #pragma once
 
 #include <filesystem>

@@ -14,8 +14,8 @@ constexpr std::string_view kPrefix = "tokenizer.ggml.";
 
 // Control tokens that end a turn.
 constexpr std::array<std::string_view, 12> kTurnEnds{
-    "<|eot_id|>", "<|im_end|>",      "<|end|>",       "<|return|>",   "<|call|>", "<end_of_turn>",
-    "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|eot|>",      "<EOT>",    "</s>"};
+    "<|eot_id|>", "<|im_end|>",      "<|end|>",       "<|return|>", "<|call|>", "<end_of_turn>",
+    "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|eot|>",    "<EOT>",    "</s>"};
 
 class TextReader {
  public:
@@ -187,8 +187,9 @@ class TextReader {
     };
     if (!within(generation.temperature, 100) || !within(generation.top_p, 1) ||
         !within(generation.min_p, 1)) {
-      return invalid("key general.sampling: expected a temperature from 0 to 100, top_p and min_p "
-                     "from 0 to 1");
+      return invalid(
+          "key general.sampling: expected a temperature from 0 to 100, top_p and min_p "
+          "from 0 to 1");
     }
     return {};
   }

@@ -32,8 +32,8 @@ Status read_tensor(ByteReader& reader, ManifestTensor& tensor, uint64_t& total) 
   TANDEM_TRY(check_tensor_name(tensor.info.name));
   const std::string what = "manifest: tensor " + printable(tensor.info.name);
   if (dtype >= kDTypes) {
-    return invalid(what + ": expected an element type from 0 to " +
-                   std::to_string(kDTypes - 1) + ", found " + std::to_string(dtype));
+    return invalid(what + ": expected an element type from 0 to " + std::to_string(kDTypes - 1) +
+                   ", found " + std::to_string(dtype));
   }
   if (dims > kMaxWeightDims) {
     return invalid(what + ": expected at most " + std::to_string(kMaxWeightDims) +

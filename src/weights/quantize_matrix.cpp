@@ -61,7 +61,8 @@ class TileWork {
   // The sizes match by construction: quantize_matrix() has checked the shape.
   void widened(uint64_t element, std::span<float> values) const {
     const DType dtype = tensor_.info.dtype;
-    (void)widen(dtype, tensor_.bytes.subspan(bytes_of(dtype, element), bytes_of(dtype, values.size())),
+    (void)widen(dtype,
+                tensor_.bytes.subspan(bytes_of(dtype, element), bytes_of(dtype, values.size())),
                 values);
   }
 
@@ -142,7 +143,8 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
                        " are longer than " + std::to_string(arithmetic::kMaxRow));
   }
   if (part.transposed && block_size(info.dtype).elements != 1) {
-    return unsupported("tensor " + info.name + ": a matrix stored [columns, rows] can't be of type " +
+    return unsupported("tensor " + info.name +
+                       ": a matrix stored [columns, rows] can't be of type " +
                        std::string(name(info.dtype)));
   }
   kernels::PackedMatrix matrix = kernels::make_unwritten(format, part.rows, part.columns);
@@ -203,10 +205,9 @@ Result<std::vector<float>> read_vector(const TensorData& tensor, uint64_t first,
   const uint64_t block = block_size(dtype).elements;
   const uint64_t skipped = first % block;
   std::vector<float> values((skipped + count + block - 1) / block * block);
-  TANDEM_TRY(widen(dtype,
-                   tensor.bytes.subspan(bytes_of(dtype, first - skipped),
-                                        bytes_of(dtype, values.size())),
-                   values));
+  TANDEM_TRY(widen(
+      dtype, tensor.bytes.subspan(bytes_of(dtype, first - skipped), bytes_of(dtype, values.size())),
+      values));
   values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(skipped));
   values.resize(count);
   return values;

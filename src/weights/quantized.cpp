@@ -94,10 +94,11 @@ Result<uint32_t> check_scheme(const Json& scheme) {
   }
   const Json& weights = member(scheme, "weights");
   if (!weights.is_object()) return refused("weights", weights);
-  TANDEM_TRY(allow(weights, "strategy",
-                   std::array<Json, 4>{"tensor", "channel", "group", "block"}));
+  TANDEM_TRY(
+      allow(weights, "strategy", std::array<Json, 4>{"tensor", "channel", "group", "block"}));
   TANDEM_TRY(allow(weights, "dynamic", std::array<Json, 1>{false}));
-  TANDEM_TRY(allow(weights, "actorder", std::array<Json, 4>{"group", "weight", "static", "dynamic"}));
+  TANDEM_TRY(
+      allow(weights, "actorder", std::array<Json, 4>{"group", "weight", "static", "dynamic"}));
   TANDEM_TRY(allow(weights, "type", std::array<Json, 2>{"int", "float"}));
   TANDEM_ASSIGN(const uint32_t bits, read_bits(weights, "num_bits", 8));
   if (member(weights, "type") != "float") {
@@ -123,8 +124,8 @@ BlockShape block_structure(const Json& scheme) {
 }
 
 Status read_compressed(const Json& config, const StoredTensors& found, Quantized& result) {
-  const std::array<Json, 6> formats{"pack-quantized", "int-quantized", "float-quantized",
-                                    "naive-quantized", "dense", "mixed-precision"};
+  const std::array<Json, 6> formats{"pack-quantized",  "int-quantized", "float-quantized",
+                                    "naive-quantized", "dense",         "mixed-precision"};
   TANDEM_TRY(allow(config, "format", formats));
   TANDEM_TRY(allow(member(config, "sparsity_config"), "format", std::array<Json, 1>{"dense"}));
   TANDEM_TRY(allow(config, "quantization_status", std::array<Json, 2>{"compressed", "frozen"}));

@@ -103,7 +103,8 @@ Status add_fp8(const StoredTensors& found, uint64_t block_rows, uint64_t block_c
                      "_scale_inv or _scale, found neither");
     }
     if (!is_scale_type(scale->tensor.type)) {
-      return unsupported("tensor " + printable(scale_name) + ": expected scales of a float type, found " +
+      return unsupported("tensor " + printable(scale_name) +
+                         ": expected scales of a float type, found " +
                          std::string(weights::name(scale->tensor.type)));
     }
     const uint64_t rows = tensor.shape[0];
@@ -124,8 +125,8 @@ Status add_fp8(const StoredTensors& found, uint64_t block_rows, uint64_t block_c
                             : to_floats(columns, *grid, scale->tensor.type, tensor.type);
     weight.pieces = {{place.file, tensor.offset, tensor.bytes},
                      {scale->file, scale->tensor.offset, scale->tensor.bytes}};
-    weight.conversion = "fp8 " + std::to_string(grid->rows_each) + " " +
-                        std::to_string(grid->columns_each);
+    weight.conversion =
+        "fp8 " + std::to_string(grid->rows_each) + " " + std::to_string(grid->columns_each);
     weight.stored_as = std::string(weights::name(tensor.type)) +
                        (grid->columns_each < columns ? ", a scale a block"
                         : grid->rows_each == 1       ? ", a scale a row"

@@ -8,10 +8,12 @@
 //   gptq            qweight [i/n, o], qzeros [g, o/n], scales [g, o], g_idx [i] (the group of a
 //                   column; in order if it is missing); w = (q - (z + 1 mod 2^bits)) * s
 //   gptq_v2         the same with w = (q - z) * s
-//   pack-quantized  weight_packed [o, i/n], weight_scale [o, g], weight_shape [2], weight_zero_point
+//   pack-quantized  weight_packed [o, i/n], weight_scale [o, g], weight_shape [2],
+//   weight_zero_point
 //                   [o/n, g] (optional), weight_g_idx [i] (optional); numbers are stored plus
 //                   2^(bits-1); w = (q - z) * s
-//   int-quantized   weight [o, i] and weight_zero_point [o, g] (optional) as I8, weight_scale [o, g],
+//   int-quantized   weight [o, i] and weight_zero_point [o, g] (optional) as I8, weight_scale [o,
+//   g],
 //                   [o] or one
 //
 // Source: AutoAWQ (awq/utils/packing_utils.py), GPTQModel (nn_modules/qlinear), compressed-tensors
@@ -174,11 +176,11 @@ void write_row(const Contents& contents, uint64_t row, const int16_t* numbers, D
     return;
   }
   std::vector<std::pair<float, int>> groups(m.groups);
-  for (uint64_t g = 0; g < m.groups; ++g) groups[g] = {contents.scale(row, g), contents.zero(row, g)};
+  for (uint64_t g = 0; g < m.groups; ++g)
+    groups[g] = {contents.scale(row, g), contents.zero(row, g)};
   for (uint64_t k = 0; k < m.columns; ++k) {
     const uint64_t group = contents.group_of.empty() ? k / m.group_size : contents.group_of[k];
-    const float value =
-        groups[group].first * static_cast<float>(numbers[k] - groups[group].second);
+    const float value = groups[group].first * static_cast<float>(numbers[k] - groups[group].second);
     std::memcpy(out + k * sizeof(float), &value, sizeof value);
   }
 }
@@ -191,15 +193,16 @@ Result<std::vector<uint32_t>> read_order(const Module& module, Bytes bytes) {
     group_of[k] = word_at(bytes, k);
     in_order = in_order && group_of[k] == k / module.group_size;
     if (group_of[k] >= module.groups) {
-      return invalid("g_idx: expected groups below " + std::to_string(module.groups) +
-                     ", found " + std::to_string(static_cast<int32_t>(group_of[k])) +
-                     " for column " + std::to_string(k));
+      return invalid("g_idx: expected groups below " + std::to_string(module.groups) + ", found " +
+                     std::to_string(static_cast<int32_t>(group_of[k])) + " for column " +
+                     std::to_string(k));
     }
   }
   if (in_order) group_of.clear();
   if (!in_order && !module.any_order) {
-    return invalid("g_idx: expected columns in the order of their groups, as config.json says; "
-                   "found another");
+    return invalid(
+        "g_idx: expected columns in the order of their groups, as config.json says; "
+        "found another");
   }
   return group_of;
 }
@@ -352,7 +355,8 @@ class ModuleReader {
     }
     if (m.bits == 0) {
       return expected(".weight_packed",
-                      "words of 4 or 8 bits for " + std::to_string(m.columns) + " columns", weights);
+                      "words of 4 or 8 bits for " + std::to_string(m.columns) + " columns",
+                      weights);
     }
     add_piece(".weight_packed");
     result_.used.insert(base_ + ".weight_shape");
@@ -426,8 +430,8 @@ class ModuleReader {
     m.groups = m.one_scale ? 1 : count / m.rows;
     const bool by_row = !scales->shape.empty() && scales->shape[0] == m.rows;
     if (!m.one_scale && (!by_row || m.groups * m.rows != count || m.groups > m.columns)) {
-      return expected(".weight_scale", "one, or as many for each of " + std::to_string(m.rows) +
-                                           " rows", scales);
+      return expected(".weight_scale",
+                      "one, or as many for each of " + std::to_string(m.rows) + " rows", scales);
     }
     m.group_size = (m.columns + m.groups - 1) / m.groups;
     add_piece(".weight_scale");
@@ -441,9 +445,7 @@ class ModuleReader {
                         !(m.any_order && m.groups > 1);
     StoredWeight weight;
     weight.info.name = base_ + ".weight";
-    weight.info.dtype = !groups       ? DType::kF32
-                        : m.bits == 8 ? DType::kInt8Group
-                                      : DType::kInt4Group;
+    weight.info.dtype = !groups ? DType::kF32 : m.bits == 8 ? DType::kInt8Group : DType::kInt4Group;
     weight.info.shape = {m.rows, m.columns};
     if (!tensor_bytes(weight.info.dtype, weight.info.shape)) {
       return invalid("tensor " + printable(base_) + ": expected less than 2^63 bytes");
@@ -455,8 +457,8 @@ class ModuleReader {
     const std::string kind(kNames[static_cast<size_t>(m.kind)]);
     weight.conversion = kind + " " + std::to_string(m.bits) + " " + std::to_string(m.groups) +
                         (m.any_order ? " any order" : "");
-    weight.stored_as = kind + ", " + std::to_string(m.bits) + " bit, groups of " +
-                       std::to_string(m.group_size);
+    weight.stored_as =
+        kind + ", " + std::to_string(m.bits) + " bit, groups of " + std::to_string(m.group_size);
     if (found_.contains(weight.info.name) && m.kind != PackedKind::kIntQuantized) {
       return invalid("tensor " + printable(weight.info.name) + " is stored plain and packed");
     }

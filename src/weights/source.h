@@ -52,10 +52,10 @@ struct BlockSize {
   uint32_t bytes = 0;
 };
 constexpr BlockSize block_size(DType dtype) {
-  constexpr BlockSize kSizes[kDTypes] = {{1, 4},     {1, 2},     {1, 2},     {32, 18},   {32, 20},
-                                         {32, 22},   {32, 24},   {32, 34},   {256, 84},  {256, 110},
-                                         {256, 144}, {256, 176}, {256, 210}, {32, 18},   {256, 136},
-                                         {32, 17},   {32, 22},   {32, 38},   {32, 36},   {32, 36}};
+  constexpr BlockSize kSizes[kDTypes] = {{1, 4},     {1, 2},     {1, 2},     {32, 18},  {32, 20},
+                                         {32, 22},   {32, 24},   {32, 34},   {256, 84}, {256, 110},
+                                         {256, 144}, {256, 176}, {256, 210}, {32, 18},  {256, 136},
+                                         {32, 17},   {32, 22},   {32, 38},   {32, 36},  {32, 36}};
   return kSizes[static_cast<uint8_t>(dtype)];
 }
 /// Bytes of `elements` elements, a multiple of the block's.

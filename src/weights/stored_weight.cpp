@@ -27,9 +27,8 @@ Status check(const StoredWeight& weight, const FilePiece& piece) {
 TensorData borrow(const StoredWeight& weight, const FilePiece& piece) {
   piece.file->will_need(piece.offset, piece.bytes);
   const auto bytes = piece.file->bytes().subspan(piece.offset, piece.bytes);
-  std::shared_ptr<const void> owner(bytes.data(), [piece](const void*) {
-    piece.file->release(piece.offset, piece.bytes);
-  });
+  std::shared_ptr<const void> owner(
+      bytes.data(), [piece](const void*) { piece.file->release(piece.offset, piece.bytes); });
   auto release = [piece](uint64_t offset, uint64_t length) {
     if (offset < piece.bytes) {
       piece.file->release(piece.offset + offset, std::min(length, piece.bytes - offset));
@@ -77,8 +76,8 @@ Result<TensorData> read_weight(const StoredWeight& weight) {
   const uint64_t bytes = weight.info.bytes();
   const std::shared_ptr<std::byte[]> buffer(new (std::nothrow) std::byte[bytes]);
   if (buffer == nullptr) {
-    return Error{ErrorKind::kMemory, "tensor " + printable(weight.info.name) +
-                                         ": no memory for " + std::to_string(bytes) + " bytes"};
+    return Error{ErrorKind::kMemory, "tensor " + printable(weight.info.name) + ": no memory for " +
+                                         std::to_string(bytes) + " bytes"};
   }
   make_rows(*make, weight.info, {buffer.get(), bytes});
   for (const FilePiece& piece : weight.pieces) piece.file->release(piece.offset, piece.bytes);

@@ -29,8 +29,7 @@ using RowMaker = std::function<void(uint64_t first, uint64_t count, std::span<st
 
 /// Looks at the pieces' bytes and gives what makes the rows of them, or why they are wrong. The
 /// bytes stay where they are as long as the RowMaker is used.
-using Convert =
-    std::function<Result<RowMaker>(std::span<const std::span<const std::byte>> pieces)>;
+using Convert = std::function<Result<RowMaker>(std::span<const std::span<const std::byte>> pieces)>;
 
 struct StoredWeight {
   TensorInfo info;
@@ -44,8 +43,9 @@ struct StoredWeight {
   std::string stored_as;
 };
 
-/// The tensor's bytes. A conversion runs on several threads if the tensor is large. Errors: kInvalid
-/// (a file changed, contents that a conversion refuses), kMemory; they name file and tensor.
+/// The tensor's bytes. A conversion runs on several threads if the tensor is large. Errors:
+/// kInvalid (a file changed, contents that a conversion refuses), kMemory; they name file and
+/// tensor.
 Result<TensorData> read_weight(const StoredWeight& weight);
 
 /// Rows of a tensor: elements over those of the last dimension.
