@@ -30,4 +30,10 @@ inline float gelu_tanh(float x) {
   return x * logistic_f32(argument);
 }
 
+/// gelu_tanh(gate) * up: GeGLU's elementwise part.
+inline float gated_gelu(float gate, float up) {
+  const float gelu = gelu_tanh(gate);
+  return gelu * up;
+}
+
 }  // namespace tandem::arithmetic

@@ -66,6 +66,17 @@ struct Norm {
   arithmetic::NormConstants constants;
 };
 
+/// How heads are rotated. Where only their first channels are, a head is kept in the order that
+/// pairs channel i with i + head_dim / 2: the first half of the rotated channels, the first half of
+/// the rest, then both second halves. Scores don't depend on the order.
+struct Rotary {
+  bool enabled = false;
+  uint32_t table = 0;     ///< of set_rotations(), below kRotationTables
+  uint32_t channels = 0;  ///< rotated ones, even; 0: all
+  float rest = 1;         ///< what the others are multiplied by, for rotations that also scale
+};
+inline constexpr uint32_t kRotationTables = 3;
+
 /// What attention needs to know beside queries and cache.
 struct AttentionStep {
   uint32_t layer = 0;     ///< index within the cache
@@ -104,24 +115,31 @@ class Backend {
   /// Rounds to the boundary format and back, in place: what happens between two layers.
   virtual void round_hidden(Floats hidden) = 0;
   /// Cosines and sines of the pass's positions, [tokens][head_dim / 2], for queries() and keys().
-  virtual void set_rotations(std::span<const arithmetic::Rotation> rotations) = 0;
+  /// Pairs of channels that are not rotated have the default Rotation.
+  virtual void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) = 0;
   /// out = quantize(norm(in)).
   virtual void norm(Floats in, const Norm& norm, Activations out) = 0;
-  /// out = norm(in), not quantized.
+  /// out = norm(in), not quantized. `in` and `out` may be the same.
   virtual void norm_floats(Floats in, const Norm& norm, Floats out) = 0;
   /// Several products of the same activations.
   virtual void matmul(Activations in, std::span<const Product> products) = 0;
   /// hidden += delta.
   virtual void add(Floats hidden, Floats delta) = 0;
+  /// x *= factor.
+  virtual void scale(Floats x, float factor) = 0;
+  /// out = quantize(in).
+  virtual void quantize(Floats in, Activations out) = 0;
   /// out = quantize(gated_silu(gate, up)).
   virtual void gated_silu(Floats gate, Floats up, Activations out) = 0;
   /// out = quantize(gelu_tanh(in)).
   virtual void gelu(Floats in, Activations out) = 0;
-  /// Each head: norm if not null (over head_dim), quantize, rotate if `rotary`.
-  virtual void queries(Floats in, const Norm* norm, bool rotary, Heads out) = 0;
+  /// out = quantize(gelu_tanh(gate) * up).
+  virtual void gated_gelu(Floats gate, Floats up, Activations out) = 0;
+  /// Each head: norm if not null (over head_dim), quantize, rotate.
+  virtual void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) = 0;
   /// The same for keys, stored at positions `position` and on of the cache's layer.
-  virtual void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                    uint32_t position) = 0;
+  virtual void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                    uint32_t layer, uint32_t position) = 0;
   /// Values, quantized and stored likewise.
   virtual void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) = 0;
   /// out[t] = quantize(all heads of attention(query t, positions seen by it)).

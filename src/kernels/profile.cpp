@@ -112,6 +112,14 @@ void ProfiledBackend::add(Floats hidden, Floats delta) {
   timed("add", 0, 0, [&] { inner_->add(hidden, delta); });
 }
 
+void ProfiledBackend::scale(Floats x, float factor) {
+  timed("add", 0, 0, [&] { inner_->scale(x, factor); });
+}
+
+void ProfiledBackend::quantize(Floats in, Activations out) {
+  timed("norm", 0, 0, [&] { inner_->quantize(in, out); });
+}
+
 void ProfiledBackend::gated_silu(Floats gate, Floats up, Activations out) {
   timed("activation", 0, 0, [&] { inner_->gated_silu(gate, up, out); });
 }
@@ -120,12 +128,16 @@ void ProfiledBackend::gelu(Floats in, Activations out) {
   timed("activation", 0, 0, [&] { inner_->gelu(in, out); });
 }
 
-void ProfiledBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
+void ProfiledBackend::gated_gelu(Floats gate, Floats up, Activations out) {
+  timed("activation", 0, 0, [&] { inner_->gated_gelu(gate, up, out); });
+}
+
+void ProfiledBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
   timed("heads", 0, 0, [&] { inner_->queries(in, norm, rotary, out); });
 }
 
-void ProfiledBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                           uint32_t position) {
+void ProfiledBackend::keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                           uint32_t layer, uint32_t position) {
   timed("heads", 0, 0, [&] { inner_->keys(in, norm, rotary, cache, layer, position); });
 }
 

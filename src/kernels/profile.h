@@ -75,17 +75,20 @@ class ProfiledBackend final : public Backend {
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                    Floats out) override;
   void round_hidden(Floats hidden) override;
-  void set_rotations(std::span<const arithmetic::Rotation> rotations) override {
-    inner_->set_rotations(rotations);
+  void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) override {
+    inner_->set_rotations(table, rotations);
   }
   void norm(Floats in, const Norm& norm, Activations out) override;
   void norm_floats(Floats in, const Norm& norm, Floats out) override;
   void matmul(Activations in, std::span<const Product> products) override;
   void add(Floats hidden, Floats delta) override;
+  void scale(Floats x, float factor) override;
+  void quantize(Floats in, Activations out) override;
   void gated_silu(Floats gate, Floats up, Activations out) override;
   void gelu(Floats in, Activations out) override;
-  void queries(Floats in, const Norm* norm, bool rotary, Heads out) override;
-  void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+  void gated_gelu(Floats gate, Floats up, Activations out) override;
+  void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) override;
+  void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache, uint32_t layer,
             uint32_t position) override;
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,

@@ -16,8 +16,13 @@ enum class NormKind : uint8_t { kRms, kLayer };
 enum class MlpKind : uint8_t {
   kGatedSilu,  ///< down(silu(gate x) * up x)
   kGelu,       ///< down(gelu_tanh(up x)), GPT-2's gelu_new
+  kGatedGelu,  ///< down(gelu_tanh(gate x) * up x)
 };
-enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
+enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
+/// RMS norms of queries and keys: of each head, or of all heads of a token together.
+enum class QueryKeyNorm : uint8_t { kNone, kHead, kProjection };
+/// Which rotation a layer's heads get: none, ModelConfig::rope, or ModelConfig::local_rope.
+enum class LayerRope : uint8_t { kNone, kGlobal, kLocal };
 
 /// Rotary position embedding, half-split pairs (i, i + head_dim/2).
 struct RopeConfig {
@@ -30,8 +35,11 @@ struct RopeConfig {
   double high_freq_factor = 4.0;  ///< llama3
   double beta_fast = 32.0;        ///< yarn
   double beta_slow = 1.0;         ///< yarn
-  double attention_factor = 1.0;  ///< yarn: multiplies cosine and sine
+  double attention_factor = 1.0;  ///< yarn, longrope: multiplies cosine and sine
   bool truncate = true;           ///< yarn: correction range rounded to whole dimensions
+  uint32_t channels = 0;          ///< of a head that are rotated, from the first; 0: all
+  /// longrope: what frequencies are divided by up to original_context and past it, one a pair.
+  std::vector<double> short_factor, long_factor;
 };
 
 struct Family;  // families.h
@@ -56,12 +64,39 @@ struct ModelConfig {
   bool attention_bias = false;  ///< biases of q, k and v
   bool output_bias = false;     ///< bias of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;  ///< RMS norm of each query and key head (Qwen3)
+  QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   bool learned_positions = false;
   /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
   std::vector<uint32_t> window;
-  /// What tensor names begin with: the family's prefix, or nothing (resolve_prefix).
+  /// What tensor names begin with: one of the family's prefixes, or nothing (resolve_prefix).
   std::string prefix;
+  std::string head;  ///< name of an untied output head, without ".weight" (resolve_prefix)
+  /// A wrapping and a wrapped config disagree on tied_embeddings: tied if there is no such tensor.
+  bool tied_if_no_head = false;
+  RopeConfig local_rope;              ///< of sliding layers, where theirs differs
+  std::vector<LayerRope> layer_rope;  ///< one entry a layer
+  bool norm_plus_one = false;         ///< RMS norm weights are stored less one
+  float embedding_scale = 1;          ///< multiplies the embedding
+  float residual_scale = 1;           ///< multiplies what each half of a layer adds
+  float logit_scale = 1;              ///< multiplies the logits
+  /// Scores are multiplied by attention_multiplier, or by 1 / sqrt(query_scalar) where it is 0.
+  double attention_multiplier = 0;
+  double query_scalar = 0;
+
+  /// Positions from here on are rotated by longrope's long factors; 0: there are none. They see the
+  /// keys of earlier ones rotated likewise, so a cache holds those keys both ways.
+  [[nodiscard]] uint32_t far_from() const {
+    const bool far = rope.scaling == RopeScaling::kLongRope && context > rope.original_context;
+    return far ? rope.original_context : 0;
+  }
+  [[nodiscard]] bool gated() const { return mlp != MlpKind::kGelu; }
+  /// Values that one norm of queries covers, and one of keys.
+  [[nodiscard]] uint32_t query_norm_size() const {
+    return qk_norm == QueryKeyNorm::kProjection ? heads * head_dim : head_dim;
+  }
+  [[nodiscard]] uint32_t key_norm_size() const {
+    return qk_norm == QueryKeyNorm::kProjection ? kv_heads * head_dim : head_dim;
+  }
 };
 
 /// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not

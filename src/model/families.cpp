@@ -11,20 +11,23 @@ constexpr Family kLlama{
 constexpr Family kMistral{.architecture = "MistralForCausalLM",
                           .keys = {},
                           .names = {},
-                          .window = Family::Window::kAlways};
+                          .window = Family::Window::kAlways,
+                          .defaults = {.window = 4096}};
 
 constexpr Family kQwen2{.architecture = "Qwen2ForCausalLM",
                         .keys = {},
                         .names = {},
                         .bias = BiasRule::kQueryKeyValue,
-                        .window = Family::Window::kOptIn};
+                        .window = Family::Window::kOptIn,
+                        .defaults = {.window = 4096}};
 
 constexpr Family kQwen3{.architecture = "Qwen3ForCausalLM",
                         .keys = {},
                         .names = {},
                         .bias = BiasRule::kConfig,
-                        .qk_norm = true,
-                        .window = Family::Window::kOptIn};
+                        .qk_norm = QueryKeyNorm::kHead,
+                        .window = Family::Window::kOptIn,
+                        .defaults = {.window = 4096}};
 
 constexpr Family kGpt2{
     .architecture = "GPT2LMHeadModel",
@@ -61,9 +64,139 @@ constexpr Family kGpt2{
     .rotary = false,
     .transposed = true,
     .tied_by_default = true,
+    .defaults = {.norm_eps = 1e-5},
 };
 
-constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2};
+constexpr std::array<std::string_view, 1> kGemma3Keys = {"query_pre_attn_scalar"};
+
+constexpr Family gemma3(std::string_view architecture, std::string_view text_config) {
+  return {
+      .architecture = architecture,
+      .keys = {.activation = "hidden_activation"},
+      .names = {.wrapped_prefixes = {"language_model.model.", "model.language_model."},
+                .mlp_norm = "pre_feedforward_layernorm",
+                .attention_post = "post_attention_layernorm",
+                .mlp_post = "post_feedforward_layernorm"},
+      .mlp = MlpKind::kGatedGelu,
+      .activation = "gelu_pytorch_tanh",
+      .bias = BiasRule::kConfig,
+      .qk_norm = QueryKeyNorm::kHead,
+      .tied_by_default = true,
+      .window = Family::Window::kPattern,
+      .defaults = {.layers = 26,
+                   .hidden_size = 2304,
+                   .intermediate_size = 9216,
+                   .heads = 8,
+                   .kv_heads = 4,
+                   .head_dim = 256,
+                   .vocab = 262208,
+                   .context = 131072,
+                   .theta = 1e6,
+                   .window = 4096},
+      .own_keys = kGemma3Keys,
+      .text_config = text_config,
+      .norm_plus_one = true,
+      .local_theta = 10000.0,
+      .scaled_embedding = true,
+      .query_scalar = true,
+  };
+}
+
+constexpr std::array<std::string_view, 1> kPhi3Keys = {"partial_rotary_factor"};
+
+constexpr Family kPhi3{
+    .architecture = "Phi3ForCausalLM",
+    .keys = {},
+    .names = {.query = "",
+              .key = "",
+              .value = "",
+              .query_key_value = "self_attn.qkv_proj",
+              .gate = "",
+              .up = "",
+              .gate_up = "mlp.gate_up_proj"},
+    .window = Family::Window::kAlways,
+    .defaults = {.layers = 32,
+                 .hidden_size = 3072,
+                 .intermediate_size = 8192,
+                 .heads = 32,
+                 .vocab = 32064,
+                 .context = 4096,
+                 .norm_eps = 1e-5,
+                 .original_context = 4096},
+    .own_keys = kPhi3Keys,
+    .partial_rotary = true,
+};
+
+constexpr Family kOlmo2{
+    .architecture = "Olmo2ForCausalLM",
+    .keys = {},
+    .names = {.attention_norm = "",
+              .mlp_norm = "",
+              .attention_post = "post_attention_layernorm",
+              .mlp_post = "post_feedforward_layernorm"},
+    .bias = BiasRule::kConfig,
+    .qk_norm = QueryKeyNorm::kProjection,
+    .defaults = {.layers = 32,
+                 .hidden_size = 4096,
+                 .intermediate_size = 11008,
+                 .heads = 32,
+                 .vocab = 50304,
+                 .context = 2048,
+                 .norm_eps = 1e-5},
+};
+
+constexpr std::array<std::string_view, 1> kSmolLm3Keys = {"no_rope_layers"};
+
+constexpr Family kSmolLm3{
+    .architecture = "SmolLM3ForCausalLM",
+    .keys = {},
+    .names = {},
+    .bias = BiasRule::kConfig,
+    .tied_by_default = true,
+    .window = Family::Window::kWithoutRope,
+    .defaults = {.layers = 36,
+                 .hidden_size = 2048,
+                 .intermediate_size = 11008,
+                 .heads = 16,
+                 .kv_heads = 4,
+                 .vocab = 128256,
+                 .context = 32768,
+                 .theta = 2e6},
+    .own_keys = kSmolLm3Keys,
+    .layers_without_rope = true,
+};
+
+constexpr std::array<std::string_view, 4> kGraniteKeys = {
+    "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"};
+
+constexpr Family kGranite{
+    .architecture = "GraniteForCausalLM",
+    .keys = {},
+    .names = {},
+    .bias = BiasRule::kConfig,
+    .defaults = {.layers = 32,
+                 .hidden_size = 4096,
+                 .intermediate_size = 11008,
+                 .heads = 32,
+                 .vocab = 32000,
+                 .context = 2048},
+    .own_keys = kGraniteKeys,
+    .multipliers = true,
+};
+
+constexpr std::array kFamilies = {
+    kLlama,
+    kMistral,
+    kQwen2,
+    kQwen3,
+    kGpt2,
+    gemma3("Gemma3ForCausalLM", ""),
+    gemma3("Gemma3ForConditionalGeneration", "text_config"),
+    kPhi3,
+    kOlmo2,
+    kSmolLm3,
+    kGranite,
+};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // known parts is adding a row to the table in families.cpp.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string_view>
 
@@ -22,12 +23,31 @@ struct ConfigKeys {
   std::string_view activation = "hidden_act";
 };
 
+/// What transformers takes for keys that a config.json leaves out. 0: the key must be there, or
+/// follows from others (heads, head_dim).
+struct Defaults {
+  uint32_t layers = 0;
+  uint32_t hidden_size = 0;
+  uint32_t intermediate_size = 0;
+  uint32_t heads = 0;
+  uint32_t kv_heads = 0;  ///< 0: as many as heads
+  uint32_t head_dim = 0;  ///< 0: hidden_size / heads
+  uint32_t vocab = 0;
+  uint32_t context = 0;
+  double norm_eps = 1e-6;
+  double theta = 10000.0;
+  uint32_t window = 0;            ///< sliding_window; 0: none
+  uint32_t original_context = 0;  ///< of rope scaling; 0: the context
+};
+
 /// Names of tensors. Those of a layer follow "<prefix><layers><index>."; ".weight" and ".bias" are
 /// appended. Empty: the family has none.
 struct TensorNames {
   std::string_view prefix = "model.";  ///< may be absent in a checkpoint of the bare model
+  /// Other prefixes, of checkpoints in which the model is a part of a larger one.
+  std::array<std::string_view, 2> wrapped_prefixes = {};
   std::string_view embedding = "embed_tokens";
-  std::string_view positions;
+  std::string_view positions = {};
   std::string_view layers = "layers.";
   std::string_view final_norm = "norm";
   std::string_view head = "lm_head";  ///< without prefix
@@ -35,7 +55,7 @@ struct TensorNames {
   std::string_view query = "self_attn.q_proj";
   std::string_view key = "self_attn.k_proj";
   std::string_view value = "self_attn.v_proj";
-  std::string_view query_key_value;  ///< one matrix for all three instead
+  std::string_view query_key_value = {};  ///< one matrix for all three instead
   std::string_view query_norm = "self_attn.q_norm";
   std::string_view key_norm = "self_attn.k_norm";
   std::string_view output = "self_attn.o_proj";
@@ -43,6 +63,9 @@ struct TensorNames {
   std::string_view gate = "mlp.gate_proj";
   std::string_view up = "mlp.up_proj";
   std::string_view down = "mlp.down_proj";
+  std::string_view gate_up = {};         ///< one matrix for both instead, the gate first
+  std::string_view attention_post = {};  ///< norm of what the attention half adds
+  std::string_view mlp_post = {};        ///< norm of what the MLP half adds
 };
 
 /// Where a family's biases come from.
@@ -62,12 +85,33 @@ struct Family {
   std::string_view activation = "silu";  ///< the value of the activation key that `mlp` stands for
   BiasRule bias = BiasRule::kNone;
   bool rotary = true;
-  bool qk_norm = false;
+  QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   bool transposed = false;  ///< matrices stored input-major
   bool tied_by_default = false;
   /// Sliding windows: kAlways: sliding_window for every layer; kOptIn: use_sliding_window and
   /// max_window_layers decide; layer_types decides for both when it is given.
-  enum class Window : uint8_t { kNone, kAlways, kOptIn } window = Window::kNone;
+  /// kPattern: every sliding_window_pattern-th layer sees all; kWithoutRope: use_sliding_window
+  /// lets it slide in layers without rope.
+  enum class Window : uint8_t {
+    kNone,
+    kAlways,
+    kOptIn,
+    kPattern,
+    kWithoutRope,
+  } window = Window::kNone;
+  Defaults defaults = {};
+  /// Keys of arithmetic that no other family has: the ones that this family reads.
+  std::span<const std::string_view> own_keys = {};
+  /// The object of config.json that holds everything else. Empty: the whole.
+  std::string_view text_config = {};
+  bool norm_plus_one = false;
+  bool partial_rotary = false;       ///< partial_rotary_factor may be below 1
+  bool layers_without_rope = false;  ///< no_rope_layers, no_rope_layer_interval
+  double local_theta = 0;  ///< sliding layers' own rope base by default; 0: they have none
+  /// The embedding is multiplied by sqrt(hidden_size), rounded to the checkpoint's type.
+  bool scaled_embedding = false;
+  bool multipliers = false;   ///< Granite's four
+  bool query_scalar = false;  ///< query_pre_attn_scalar replaces head_dim in the scores' scale
 };
 
 /// The table.

@@ -29,6 +29,7 @@ struct MatrixName {
 struct LayerNames {
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
+  std::string attention_post, mlp_post;                        ///< likewise
 };
 /// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
 /// 6 for the ends, which are read for every token and suffer most from fewer.
@@ -37,11 +38,17 @@ kernels::WeightFormat ends_format(WeightBits bits);
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
+/// How often a cache holds each layer: twice where ModelConfig::far_from() says so.
+inline uint32_t cached_ways(const ModelConfig& config) {
+  return config.far_from() == 0 ? 1 : 2;
+}
+
 /// One layer's weights in a backend.
 struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
-  kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
+  kernels::Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post, mlp_post;
   uint32_t window = 0;
+  LayerRope rope = LayerRope::kGlobal;
 };
 
 /// The buffers that all layers of a stage share.
@@ -124,12 +131,22 @@ class WeightLoader {
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,
                          WeightLoader& loader);
 
+/// How the layers of one kind rotate heads, and scale scores, in a pass.
+struct LayerRotation {
+  kernels::Rotary rotary;
+  float score_constant = 0;
+};
+
 /// Where a pass stands: what a layer's steps need beside its weights.
 struct PassState {
   kernels::KvCache* cache = nullptr;
   uint32_t cache_layer = 0;
   uint32_t position = 0;
-  float score_constant = 0;
+  LayerRotation rotations[3];  ///< by LayerRope
+  /// Positions below ModelConfig::far_from(): how later ones see their keys, and the layer of the
+  /// cache that holds them so.
+  kernels::Rotary far;
+  uint32_t far_cache_layer = 0;
 };
 
 /// Adds one layer to buffers.hidden: attention half, then MLP half.

@@ -47,7 +47,10 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
                                : std::vector<uint64_t>{rows, columns});
       if (name.has_bias) add(tensors, name.tensor + ".bias", {rows});
     };
-    add_norm(tensors, names.attention_norm, config.norm, config.hidden_size);
+    const auto norm = [&](const std::string& name) {
+      if (!name.empty()) add_norm(tensors, name, config.norm, config.hidden_size);
+    };
+    norm(names.attention_norm);
     if (names.query.tensor == names.key.tensor) {
       matrix(names.query,
              uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
@@ -56,15 +59,21 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
       matrix(names.key, names.key.part.rows);
       matrix(names.value, names.value.part.rows);
     }
-    if (config.qk_norm) {
-      add_norm(tensors, names.query_norm, NormKind::kRms, config.head_dim);
-      add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
+    if (config.qk_norm != QueryKeyNorm::kNone) {
+      add_norm(tensors, names.query_norm, NormKind::kRms, config.query_norm_size());
+      add_norm(tensors, names.key_norm, NormKind::kRms, config.key_norm_size());
     }
     matrix(names.output, names.output.part.rows);
-    add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
-    if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
-    matrix(names.up, names.up.part.rows);
+    norm(names.attention_post);
+    norm(names.mlp_norm);
+    if (names.gate.tensor == names.up.tensor) {
+      matrix(names.up, uint64_t{names.gate.part.rows} + names.up.part.rows);
+    } else {
+      if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
+      matrix(names.up, names.up.part.rows);
+    }
     matrix(names.down, names.down.part.rows);
+    norm(names.mlp_post);
   }
   return tensors;
 }
@@ -80,7 +89,7 @@ std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
   }
   add_norm(tensors, config.prefix + std::string(names.final_norm), config.norm, config.hidden_size);
   if (!config.tied_embeddings) {
-    add(tensors, std::string(names.head) + ".weight", {config.vocab, config.hidden_size});
+    add(tensors, config.head + ".weight", {config.vocab, config.hidden_size});
   }
   return tensors;
 }
@@ -96,15 +105,21 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
-    bytes += 2 * norm_bytes(config.norm, config.hidden_size);
-    if (config.qk_norm) bytes += 2 * norm_bytes(NormKind::kRms, config.head_dim);
+    for (const std::string* name :
+         {&names.attention_norm, &names.attention_post, &names.mlp_norm, &names.mlp_post}) {
+      if (!name->empty()) bytes += norm_bytes(config.norm, config.hidden_size);
+    }
+    if (config.qk_norm != QueryKeyNorm::kNone) {
+      bytes +=
+          norm_bytes(NormKind::kRms, uint64_t{config.query_norm_size()} + config.key_norm_size());
+    }
   }
   return bytes;
 }
 
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer) {
-  return (last_layer - first_layer) *
+  return uint64_t{last_layer - first_layer} * cached_ways(config) *
          (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
           kernels::cpu::kChunk);
 }

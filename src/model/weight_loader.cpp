@@ -53,7 +53,7 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
 std::vector<MatrixName> layer_matrices(const ModelConfig& config, uint32_t layer) {
   LayerNames names = layer_names(config, layer);
   std::vector<MatrixName> matrices{names.query, names.key, names.value, names.output};
-  if (config.mlp == MlpKind::kGatedSilu) matrices.push_back(names.gate);
+  if (config.gated()) matrices.push_back(names.gate);
   matrices.push_back(names.up);
   matrices.push_back(names.down);
   return matrices;
@@ -68,7 +68,7 @@ MatrixName embedding_matrix(const ModelConfig& config) {
 
 MatrixName head_matrix(const ModelConfig& config) {
   MatrixName name;
-  name.tensor = std::string(config.family->names.head);
+  name.tensor = config.head;
   name.part = {false, 0, config.vocab, config.hidden_size};
   return name;
 }
@@ -186,6 +186,9 @@ Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelCon
   norm.layer = kind == NormKind::kLayer;
   norm.constants = arithmetic::NormConstants(n, config.norm_eps);
   TANDEM_ASSIGN(auto weight, floats(name + ".weight", 0, n));
+  if (config.norm_plus_one && kind == NormKind::kRms) {
+    for (float& w : weight) w += 1.0F;
+  }
   norm.weight = backend_.add_vector(std::move(weight));
   if (norm.layer) {
     TANDEM_ASSIGN(auto bias, floats(name + ".bias", 0, n));

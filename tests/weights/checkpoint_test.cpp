@@ -50,7 +50,8 @@ constexpr const char* kGoodIndex =
     R"({"metadata":{"total_size":6},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})";
 
 TEST(Checkpoint, ReadsTheReferenceModels) {
-  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2"}) {
+  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2", "gemma3",
+                           "phi3", "olmo2", "smollm3", "granite"}) {
     SCOPED_TRACE(name);
     auto checkpoint = Checkpoint::open(source_path("tests/data/oracle") / name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;

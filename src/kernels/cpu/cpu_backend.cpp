@@ -9,6 +9,7 @@ namespace {
 // Memory that a thread reuses from step to step.
 struct Scratch {
   std::vector<float> floats;
+  std::vector<float> ordered;
   std::vector<int16_t> shorts;
   std::vector<int16_t> values;
   std::vector<uint16_t> halves;
@@ -17,6 +18,7 @@ struct Scratch {
   void grow(size_t n) {
     if (floats.size() < n) {
       floats.resize(n);
+      ordered.resize(n);
       shorts.resize(n);
       values.resize(n);
       halves.resize(n);
@@ -28,6 +30,17 @@ struct Scratch {
 Scratch& scratch() {
   thread_local Scratch memory;
   return memory;
+}
+
+// A partly rotated head in the order that kernels::Rotary describes.
+void order_for_rotation(const float* x, uint32_t head_dim, const Rotary& rotary, float* out) {
+  const uint32_t pairs = rotary.channels / 2;
+  const uint32_t rest = head_dim / 2 - pairs;
+  for (uint32_t half = 0; half < 2; ++half) {
+    const float* own = x + rotary.channels + size_t{half} * rest;
+    float* to = std::copy_n(x + size_t{half} * pairs, pairs, out + size_t{half} * (head_dim / 2));
+    for (uint32_t i = 0; i < rest; ++i) to[i] = own[i] * rotary.rest;
+  }
 }
 
 }  // namespace
@@ -171,8 +184,8 @@ void CpuBackend::store_hidden(Floats hidden, std::span<uint16_t> half,
   });
 }
 
-void CpuBackend::set_rotations(std::span<const arithmetic::Rotation> rotations) {
-  rotations_.assign(rotations.begin(), rotations.end());
+void CpuBackend::set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) {
+  rotations_[table].assign(rotations.begin(), rotations.end());
 }
 
 bool CpuBackend::apply(const Norm& norm, const float* x, int16_t* shorts, float* y) {
@@ -242,6 +255,20 @@ void CpuBackend::add(Floats hidden, Floats delta) {
   each_token(x.columns, [&](uint32_t t) { kernels_.add(x.row(t), y.row(t), x.columns); });
 }
 
+void CpuBackend::scale(Floats x, float factor) {
+  FloatRows& rows = floats_[x.id];
+  each_token(rows.columns, [&](uint32_t t) {
+    float* row = rows.row(t);
+    for (uint32_t i = 0; i < rows.columns; ++i) row[i] *= factor;
+  });
+}
+
+void CpuBackend::quantize(Floats in, Activations out) {
+  FloatRows& rows = floats_[in.id];
+  ActivationRows& result = activations_[out.id];
+  each_token(rows.columns, [&](uint32_t t) { quantize_row(rows.row(t), result, t); });
+}
+
 void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
   FloatRows& g = floats_[gate.id];
   FloatRows& u = floats_[up.id];
@@ -265,7 +292,22 @@ void CpuBackend::gelu(Floats in, Activations out) {
   });
 }
 
-bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary,
+void CpuBackend::gated_gelu(Floats gate, Floats up, Activations out) {
+  FloatRows& g = floats_[gate.id];
+  FloatRows& u = floats_[up.id];
+  ActivationRows& result = activations_[out.id];
+  each_token(g.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(g.columns);
+    float* y = memory.floats.data();
+    kernels_.gelu(g.row(t), g.columns, y);
+    const float* x = u.row(t);
+    for (uint32_t i = 0; i < g.columns; ++i) y[i] *= x[i];
+    quantize_row(y, result, t);
+  });
+}
+
+bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, const Rotary& rotary,
                       uint32_t token, int16_t* values, int32_t* exponent) {
   Scratch& memory = scratch();
   memory.grow(head_dim);
@@ -274,16 +316,20 @@ bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool 
     finite = apply(*norm, x, memory.shorts.data(), memory.floats.data());
     x = memory.floats.data();
   }
+  if (rotary.enabled && rotary.channels != 0 && rotary.channels != head_dim) {
+    order_for_rotation(x, head_dim, rotary, memory.ordered.data());
+    x = memory.ordered.data();
+  }
   finite = kernels_.quantize(x, head_dim, values, exponent) && finite;
-  if (rotary) {
-    *exponent =
-        kernels_.rotate(values, head_dim, *exponent,
-                        rotations_.data() + size_t{token} * (head_dim / 2), memory.integers.data());
+  if (rotary.enabled) {
+    *exponent = kernels_.rotate(values, head_dim, *exponent,
+                                rotations_[rotary.table].data() + size_t{token} * (head_dim / 2),
+                                memory.integers.data());
   }
   return finite;
 }
 
-void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
+void CpuBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
   FloatRows& rows = floats_[in.id];
   HeadRows& result = heads_[out.id];
   each_token(rows.columns, [&](uint32_t t) {
@@ -297,7 +343,7 @@ void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
   });
 }
 
-void CpuBackend::store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache,
+void CpuBackend::store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
                              uint32_t layer, uint32_t position, StoreHead store) {
   FloatRows& rows = floats_[in.id];
   auto& kv_cache = static_cast<CpuKvCache&>(cache);
@@ -317,13 +363,13 @@ void CpuBackend::store_heads(Floats in, const Norm* norm, bool rotary, KvCache& 
   });
 }
 
-void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                      uint32_t position) {
+void CpuBackend::keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                      uint32_t layer, uint32_t position) {
   store_heads(in, norm, rotary, cache, layer, position, &CpuKvCache::store_key);
 }
 
 void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
-  store_heads(in, nullptr, false, cache, layer, position, &CpuKvCache::store_value);
+  store_heads(in, nullptr, {}, cache, layer, position, &CpuKvCache::store_value);
 }
 
 void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,

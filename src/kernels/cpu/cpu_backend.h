@@ -34,15 +34,18 @@ class CpuBackend final : public Backend {
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                    Floats out) override;
   void round_hidden(Floats hidden) override;
-  void set_rotations(std::span<const arithmetic::Rotation> rotations) override;
+  void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) override;
   void norm(Floats in, const Norm& norm, Activations out) override;
   void norm_floats(Floats in, const Norm& norm, Floats out) override;
   void matmul(Activations in, std::span<const Product> products) override;
   void add(Floats hidden, Floats delta) override;
+  void scale(Floats x, float factor) override;
+  void quantize(Floats in, Activations out) override;
   void gated_silu(Floats gate, Floats up, Activations out) override;
   void gelu(Floats in, Activations out) override;
-  void queries(Floats in, const Norm* norm, bool rotary, Heads out) override;
-  void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+  void gated_gelu(Floats gate, Floats up, Activations out) override;
+  void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) override;
+  void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache, uint32_t layer,
             uint32_t position) override;
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
@@ -66,13 +69,13 @@ class CpuBackend final : public Backend {
   };
 
   // One head's way from floats to 16 bits; false if it is not finite.
-  bool head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary, uint32_t token,
-            int16_t* values, int32_t* exponent);
+  bool head(const float* x, uint32_t head_dim, const Norm* norm, const Rotary& rotary,
+            uint32_t token, int16_t* values, int32_t* exponent);
   // Every head's way into a cache.
   using StoreHead = void (CpuKvCache::*)(uint32_t layer, uint32_t kv_head, uint32_t position,
                                          const int16_t* values, int32_t exponent);
-  void store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                   uint32_t position, StoreHead store);
+  void store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                   uint32_t layer, uint32_t position, StoreHead store);
   bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
   // out row `token` = quantize(x).
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);
@@ -100,7 +103,7 @@ class CpuBackend final : public Backend {
   std::vector<ActivationRows> activations_;
   std::vector<HeadRows> heads_;
   AlignedArray<float> head_outputs_;  // [tokens][heads][head_dim], before they are quantized
-  std::vector<arithmetic::Rotation> rotations_;
+  std::vector<arithmetic::Rotation> rotations_[kRotationTables];
 };
 
 }  // namespace tandem::kernels::cpu
