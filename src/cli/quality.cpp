@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "model/families.h"
+#include "model/layer.h"
 #include "weights/dtype.h"
 #include "weights/quantize.h"
 

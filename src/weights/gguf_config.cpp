@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Keys of an architecture that are read here by name, or say nothing that the answer depends on.
-constexpr std::array<std::string_view, 22> kRead{
+constexpr std::array<std::string_view, 23> kRead{
     "vocab_size",
     "tensor_data_layout",
     "attention.value_length",
@@ -35,6 +35,7 @@ constexpr std::array<std::string_view, 22> kRead{
     "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_attn_factor",
     "rope.freq_base_swa",
+    "attention.sliding_window_pattern",
     "expert_count",
     "expert_used_count",
     "use_parallel_residual",
@@ -119,6 +120,8 @@ class ConfigMaker {
     } else {
       TANDEM_ASSIGN(const auto integer, header_.integer(name, 0, UINT32_MAX));
       config_[config_key] = *integer;
+      // A window of no positions is none.
+      if (*integer == 0 && config_key == "sliding_window") config_[config_key] = nullptr;
     }
     return {};
   }

@@ -242,9 +242,33 @@ Status finish_gpt2(const GgufHeader& /*header*/, Json& config) {
   return {};
 }
 
-// One full layer after five with a window, the score's scale and the windows' rotary base are the
-// family's: files of it don't say them.
-Status finish_gemma3(const GgufHeader& /*header*/, Json& config) {
+// Which layers have a window: a flag a layer, or how many layers from one full layer to the next.
+Status add_layer_types(const GgufHeader& header, const std::string& architecture, uint32_t interval,
+                       Json& config) {
+  const std::string key = architecture + ".attention.sliding_window_pattern";
+  const auto layers = config["num_hidden_layers"].get<uint32_t>();
+  const GgufValue* pattern = header.find(key);
+  const auto* flags = pattern == nullptr ? nullptr : std::get_if<std::vector<uint64_t>>(pattern);
+  if (flags != nullptr && flags->size() != layers) {
+    return invalid("key " + key + ": expected " + std::to_string(layers) + " layers, found " +
+                   std::to_string(flags->size()));
+  }
+  if (flags == nullptr) {
+    TANDEM_ASSIGN(const auto given, header.integer(key, 1, 4096));
+    interval = static_cast<uint32_t>(given.value_or(interval));
+  }
+  Json types = Json::array();
+  for (uint32_t i = 0; i < layers; ++i) {
+    const bool sliding = flags != nullptr ? (*flags)[i] != 0 : (i + 1) % interval != 0;
+    types.push_back(sliding ? "sliding_attention" : "full_attention");
+  }
+  config["layer_types"] = types;
+  return {};
+}
+
+// The score's scale, and in older files the layers with a window and their rotary base, are the
+// family's: files don't say them.
+Status finish_gemma3(const GgufHeader& header, Json& config) {
   constexpr uint32_t kLayersOf27b = 62;
   const auto layers = config["num_hidden_layers"].get<uint32_t>();
   const auto width = config["hidden_size"].get<uint32_t>();
@@ -252,12 +276,9 @@ Status finish_gemma3(const GgufHeader& /*header*/, Json& config) {
   config["hidden_activation"] = "gelu_pytorch_tanh";
   config["query_pre_attn_scalar"] =
       layers == kLayersOf27b ? width / heads : config["head_dim"].get<uint32_t>();
-  Json types = Json::array();
-  for (uint32_t i = 0; i < layers; ++i) {
-    types.push_back((i + 1) % 6 == 0 ? "full_attention" : "sliding_attention");
-  }
-  config["layer_types"] = types;
-  config["rope_local_base_freq"] = 10000.0;
+  TANDEM_TRY(add_layer_types(header, "gemma3", 6, config));
+  TANDEM_ASSIGN(const auto local, header.number("gemma3.rope.freq_base_swa"));
+  config["rope_local_base_freq"] = local.value_or(10000.0);
   return {};
 }
 

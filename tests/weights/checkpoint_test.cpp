@@ -203,7 +203,7 @@ TEST(Checkpoint, RefusesWhatIsNoModelFolder) {
   EXPECT_EQ(error(folder / "none").kind, ErrorKind::kNotFound);
   EXPECT_NE(error(folder / "none").message.find("no such model folder"), std::string::npos);
   write_file(folder / "file", "x");
-  EXPECT_NE(error(folder / "file").message.find("expected a model folder, found a file"),
+  EXPECT_NE(error(folder / "file").message.find("expected a model folder or a GGUF file"),
             std::string::npos);
   EXPECT_EQ(error(folder / "file" / "x").kind, ErrorKind::kNotFound);
   EXPECT_NE(error(folder.path()).message.find("config.json"), std::string::npos);
