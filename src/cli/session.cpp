@@ -8,6 +8,8 @@
 #include <map>
 #include <thread>
 
+#include "weights/gguf_text.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -75,6 +77,12 @@ class LoadProgress {
   ProgressLine line_;
 };
 
+Result<text::Tokenizer> tokenizer_of(const weights::GgufText& parts) {
+  std::string templates;
+  for (const auto& [name, source] : parts.chat.templates) templates += source + "\n";
+  return text::Tokenizer::from_vocabulary(parts.vocabulary, templates);
+}
+
 }  // namespace
 
 Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
@@ -93,8 +101,8 @@ uint32_t cores() {
 }
 
 void ModelFlags::add_model(Flags& flags) {
-  flags.add("-m,--model", "DIR", model,
-            "folder of the model (default: $TANDEM_MODEL or storyteller)");
+  flags.add("-m,--model", "PATH", model,
+            "folder or GGUF file of the model (default: $TANDEM_MODEL or storyteller)");
 }
 
 std::vector<std::string> isa_names() {
@@ -155,7 +163,7 @@ Result<fs::path> find_model(const std::string& given) {
   if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
     return *models / name;
   }
-  return Error{ErrorKind::kNotFound, name + ": there is no such model folder"};
+  return Error{ErrorKind::kNotFound, name + ": there is no such model folder or file"};
 }
 
 Result<Model> Model::open(const std::string& given) {
@@ -177,6 +185,38 @@ Result<Text> Text::open(const fs::path& folder) {
   if (!chat.ok()) return chat.error();
   TANDEM_ASSIGN(auto generation, text::read_generation_config(folder, &tokenizer));
   return Text{std::move(tokenizer), std::move(*chat), std::move(generation)};
+}
+
+Result<Text> Text::open(const weights::Checkpoint& checkpoint) {
+  if (checkpoint.gguf() == nullptr) return open(checkpoint.folder());
+  const auto text = [&]() -> Result<Text> {
+    TANDEM_ASSIGN(weights::GgufText parts, weights::gguf_text(*checkpoint.gguf()));
+    TANDEM_ASSIGN(text::Tokenizer tokenizer, tokenizer_of(parts));
+    TANDEM_ASSIGN(auto chat, text::ChatTemplate::from_sources(std::move(parts.chat)));
+    return Text{std::move(tokenizer), std::move(chat), std::move(parts.generation)};
+  }();
+  if (!text.ok()) return text.error().in(checkpoint.folder().string());
+  return text;
+}
+
+Result<text::Tokenizer> open_tokenizer(const fs::path& path) {
+  std::error_code code;
+  if (fs::exists(path / "tokenizer.json", code)) return text::Tokenizer::load(path);
+  fs::path file = path;
+  if (fs::is_directory(path, code)) {
+    const auto models = weights::gguf_models(path);
+    if (models.size() != 1) return text::Tokenizer::load(path);
+    file = models.front();
+  }
+  TANDEM_ASSIGN(const auto mapping, weights::MappedFile::open(file));
+  const auto tokenizer = [&]() -> Result<text::Tokenizer> {
+    TANDEM_ASSIGN(const auto header,
+                  weights::parse_gguf(mapping->bytes(), mapping->identity().size));
+    TANDEM_ASSIGN(const auto parts, weights::gguf_text(header));
+    return tokenizer_of(parts);
+  }();
+  if (!tokenizer.ok()) return tokenizer.error().in(file.string());
+  return tokenizer;
 }
 
 std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {

@@ -61,8 +61,9 @@ struct ModelFlags {
 /// Cores that this process may run on.
 uint32_t cores();
 
-/// The folder of -m: as given, or a name beside the default model; without -m $TANDEM_MODEL, or
-/// models/storyteller beside the executable or in a folder above it. Error: kNotFound.
+/// The folder or GGUF file of -m: as given, or a name beside the default model; without -m
+/// $TANDEM_MODEL, or models/storyteller beside the executable or in a folder above it. Error:
+/// kNotFound.
 Result<std::filesystem::path> find_model(const std::string& given);
 
 /// A model's folder, opened. No weights are read yet.
@@ -73,12 +74,16 @@ struct Model {
   static Result<Model> open(const std::string& given);
 };
 
+/// The tokenizer of a folder or GGUF file.
+Result<text::Tokenizer> open_tokenizer(const std::filesystem::path& path);
+
 /// The model's text side.
 struct Text {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat;
   text::GenerationConfig generation;
 
+  static Result<Text> open(const weights::Checkpoint& checkpoint);
   static Result<Text> open(const std::filesystem::path& folder);
   /// eos ids without those outside [0, vocab).
   [[nodiscard]] std::vector<uint32_t> end_ids(uint32_t vocab) const;

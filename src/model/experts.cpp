@@ -85,7 +85,7 @@ uint64_t packed_bytes(const std::vector<MatrixName>& names, kernels::WeightForma
 uint64_t one_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
   const uint64_t biases =
       config.family->experts->biases ? 2 * uint64_t{config.moe.width} + config.hidden_size : 0;
-  return packed_bytes(one_expert(Place(config, layer), 0), layer_format(bits)) +
+  return packed_bytes(one_expert(Place(config, layer), 0), expert_format(config, bits)) +
          biases * sizeof(float);
 }
 
@@ -126,6 +126,11 @@ Status add_biases(const Place& place, ExpertBlock& block, WeightLoader& loader) 
 }
 
 }  // namespace
+
+kernels::WeightFormat expert_format(const ModelConfig& config, WeightBits bits) {
+  const bool exact = config.moe.layout == ExpertLayout::kMxfp4 && bits == WeightBits::k8;
+  return exact ? kernels::WeightFormat::k6 : layer_format(bits);
+}
 
 ExpertTensors expert_tensors(const ModelConfig& config, uint32_t layer) {
   const Place place(config, layer);
@@ -177,10 +182,8 @@ void add_expert_tensors(const ModelConfig& config, uint32_t layer,
       add(place.experts + "down_proj", {experts, width, hidden});
       break;
     case ExpertLayout::kMxfp4:
-      add(place.experts + "gate_up_proj_blocks", {experts, 2 * width, hidden / 32, 16});
-      add(place.experts + "gate_up_proj_scales", {experts, 2 * width, hidden / 32});
-      add(place.experts + "down_proj_blocks", {experts, hidden, width / 32, 16});
-      add(place.experts + "down_proj_scales", {experts, hidden, width / 32});
+      add(place.experts + "gate_up_proj_blocks", {experts, 2 * width, hidden});
+      add(place.experts + "down_proj_blocks", {experts, hidden, width});
       break;
   }
   if (place.rules.biases) {
@@ -191,7 +194,8 @@ void add_expert_tensors(const ModelConfig& config, uint32_t layer,
 
 uint64_t movable_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
   if (!config.has_experts(layer)) return 0;
-  return config.moe.experts * packed_bytes(one_expert(Place(config, layer), 0), layer_format(bits));
+  return config.moe.experts *
+         packed_bytes(one_expert(Place(config, layer), 0), expert_format(config, bits));
 }
 
 uint64_t expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
@@ -224,8 +228,8 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
                 loader.fine(names.router, std::move(bias), {buffers.router, buffers.router_rest}));
   block.router = router[0];
   block.rest = router[1];
-  TANDEM_ASSIGN(auto experts,
-                loader.units(names.experts, config.moe.layout != ExpertLayout::kSeparate));
+  TANDEM_ASSIGN(auto experts, loader.units(names.experts, expert_format(config, loader.bits()),
+                                           config.moe.layout != ExpertLayout::kSeparate));
   for (auto& matrices : experts) {
     TANDEM_ASSIGN(auto expert, add_expert(loader.backend(), std::move(matrices)));
     block.experts.push_back(expert);

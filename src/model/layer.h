@@ -121,7 +121,7 @@ class WeightLoader {
   /// leave_experts_on_disk() they are `on_demand` and count for nothing; error kInvalid if there is
   /// no cache, kIo if it can't keep them.
   Result<std::vector<std::vector<kernels::PackedMatrix>>> units(
-      std::span<const std::vector<MatrixName>> units, bool by_role);
+      std::span<const std::vector<MatrixName>> units, kernels::WeightFormat format, bool by_role);
   /// The weights [rows of all tensors together, columns] of small matrices as two products whose
   /// sum is nearly that of the stored weights: they in 8 bits a row, and what that leaves out
   /// likewise. The first one has `bias`, if it is not empty.
@@ -129,6 +129,9 @@ class WeightLoader {
                                                std::vector<float> bias,
                                                const std::array<kernels::Floats, 2>& outs);
   [[nodiscard]] kernels::Backend& backend() { return backend_; }
+  [[nodiscard]] WeightBits bits() const {
+    return format_ == kernels::WeightFormat::k8 ? WeightBits::k8 : WeightBits::k4;
+  }
   /// A norm over n values.
   Result<kernels::Norm> norm(const std::string& name, const ModelConfig& config, uint32_t n,
                              NormKind kind);
@@ -142,11 +145,12 @@ class WeightLoader {
   /// The next expected matrix from the cache, if it had them.
   std::optional<kernels::PackedMatrix> from_cache();
   void keep(const kernels::PackedMatrix& matrix);
-  Result<kernels::PackedMatrix> quantized(const MatrixName& name);
+  Result<kernels::PackedMatrix> quantized(const MatrixName& name, kernels::WeightFormat format);
   std::optional<std::vector<kernels::PackedMatrix>> unit_from_cache(
-      std::span<const MatrixName> unit, ThreadPool& pool, std::optional<Digest>& key);
+      std::span<const MatrixName> unit, kernels::WeightFormat format, ThreadPool& pool,
+      std::optional<Digest>& key);
   Status finish_unit(const std::optional<Digest>& key, std::span<const MatrixName> names,
-                     std::vector<kernels::PackedMatrix>& unit);
+                     kernels::WeightFormat format, std::vector<kernels::PackedMatrix>& unit);
   Result<std::vector<float>> read_floats(const std::string& tensor, uint64_t first, uint64_t count);
   /// A tensor that is still at hand from the call before, or from the source.
   Result<weights::TensorData> tensor(const std::string& name);

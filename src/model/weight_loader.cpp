@@ -91,7 +91,7 @@ uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
     add(layer_format(bits), layer_matrices(config, layer));
     if (!config.has_experts(layer)) continue;
     const ExpertTensors tensors = expert_tensors(config, layer);
-    for (const auto& expert : tensors.experts) add(layer_format(bits), expert);
+    for (const auto& expert : tensors.experts) add(expert_format(config, bits), expert);
     if (!tensors.shared.empty()) add(layer_format(bits), tensors.shared);
   }
   const MatrixName embedding = embedding_matrix(config);
@@ -155,10 +155,10 @@ Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
   if (auto kept = from_cache()) {
     bytes_ += kept->bytes();
     const weights::TensorInfo* info = source_.find(tensor_name);
-    TANDEM_TRY(advance(info == nullptr ? 0 : weights * weights::size_of(info->dtype)));
+    TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
     return std::move(*kept);
   }
-  TANDEM_ASSIGN(auto packed, quantized(name));
+  TANDEM_ASSIGN(auto packed, quantized(name, format_));
   keep(packed);
   return packed;
 }
@@ -171,27 +171,29 @@ Result<weights::TensorData> WeightLoader::tensor(const std::string& name) {
   return *last_;
 }
 
-Result<kernels::PackedMatrix> WeightLoader::quantized(const MatrixName& name) {
+Result<kernels::PackedMatrix> WeightLoader::quantized(const MatrixName& name,
+                                                      kernels::WeightFormat format) {
   // Of a tensor that holds several matrices the next one is wanted soon; others are dropped first.
   const bool shared = name.part.stacked;
   if (!shared) last_.reset();
   TANDEM_ASSIGN(const weights::TensorData data,
                 shared ? tensor(name.weight()) : source_.read(name.weight()));
-  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(data, name.part, format_, pool_));
+  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(data, name.part, format, pool_));
   bytes_ += packed.bytes();
   TANDEM_TRY(
-      advance(uint64_t{name.part.rows} * name.part.columns * weights::size_of(data.info.dtype)));
+      advance(weights::bytes_of(data.info.dtype, uint64_t{name.part.rows} * name.part.columns)));
   return packed;
 }
 
 std::optional<std::vector<kernels::PackedMatrix>> WeightLoader::unit_from_cache(
-    std::span<const MatrixName> unit, ThreadPool& pool, std::optional<Digest>& key) {
+    std::span<const MatrixName> unit, kernels::WeightFormat format, ThreadPool& pool,
+    std::optional<Digest>& key) {
   if (cache_ == nullptr) return std::nullopt;
   std::vector<weights::PackedShape> shapes;
   for (const MatrixName& name : unit) {
-    shapes.push_back({format_, name.part.rows, name.part.columns});
+    shapes.push_back({format, name.part.rows, name.part.columns});
   }
-  for (const Digest& one : unit_keys(source_, format_, unit)) {
+  for (const Digest& one : unit_keys(source_, format, unit)) {
     auto found = on_disk_ ? cache_->load_on_demand(one, shapes) : cache_->load(one, shapes, pool);
     if (found) return found;
     if (!key) key = one;
@@ -200,7 +202,7 @@ std::optional<std::vector<kernels::PackedMatrix>> WeightLoader::unit_from_cache(
 }
 
 Status WeightLoader::finish_unit(const std::optional<Digest>& key,
-                                 std::span<const MatrixName> names,
+                                 std::span<const MatrixName> names, kernels::WeightFormat format,
                                  std::vector<kernels::PackedMatrix>& unit) {
   if (!key) {
     if (!on_disk_) return {};
@@ -219,7 +221,7 @@ Status WeightLoader::finish_unit(const std::optional<Digest>& key,
   TANDEM_TRY(cache_->store_now(*key, std::move(kept)));
   std::optional<Digest> ignored;
   ThreadPool alone(1);
-  auto stored = unit_from_cache(names, alone, ignored);
+  auto stored = unit_from_cache(names, format, alone, ignored);
   if (!stored) {
     return Error{ErrorKind::kIo, "quantized weights of tensor " + names.front().weight() +
                                      " were kept on disk, but are not there"};
@@ -229,14 +231,15 @@ Status WeightLoader::finish_unit(const std::optional<Digest>& key,
 }
 
 Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
-    std::span<const std::vector<MatrixName>> units, bool by_role) {
+    std::span<const std::vector<MatrixName>> units, kernels::WeightFormat format, bool by_role) {
   std::vector<std::vector<kernels::PackedMatrix>> loaded(units.size());
   std::vector<std::optional<Digest>> keys(units.size());
   if (cache_ != nullptr) {
     pool_.split(units.size(), 1, [&](uint64_t begin, uint64_t end) {
       ThreadPool alone(1);
       for (uint64_t i = begin; i < end; ++i) {
-        if (auto found = unit_from_cache(units[i], alone, keys[i])) loaded[i] = std::move(*found);
+        if (auto found = unit_from_cache(units[i], format, alone, keys[i]))
+          loaded[i] = std::move(*found);
       }
     });
   }
@@ -247,8 +250,8 @@ Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
       const MatrixName& name = units[i][role];
       const weights::TensorInfo* info = source_.find(name.weight());
       if (!on_disk_) bytes_ += loaded[i][role].bytes();
-      const uint64_t size = info == nullptr ? 0 : weights::size_of(info->dtype);
-      TANDEM_TRY(advance(uint64_t{name.part.rows} * name.part.columns * size));
+      const uint64_t weights = uint64_t{name.part.rows} * name.part.columns;
+      TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
     }
   }
   const size_t roles = units.empty() ? 0 : units.front().size();
@@ -259,9 +262,9 @@ Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
       const size_t unit = by_role ? b : a;
       const size_t role = by_role ? a : b;
       if (missing[unit] == 0) continue;
-      TANDEM_ASSIGN(auto packed, quantized(units[unit][role]));
+      TANDEM_ASSIGN(auto packed, quantized(units[unit][role], format));
       loaded[unit].push_back(std::move(packed));
-      if (role + 1 == roles) TANDEM_TRY(finish_unit(keys[unit], units[unit], loaded[unit]));
+      if (role + 1 == roles) TANDEM_TRY(finish_unit(keys[unit], units[unit], format, loaded[unit]));
     }
   }
   last_.reset();
@@ -272,7 +275,7 @@ Result<std::vector<float>> WeightLoader::read_floats(const std::string& tensor, 
                                                      uint64_t count) {
   TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
   TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
-  TANDEM_TRY(advance(count * weights::size_of(data.info.dtype)));
+  TANDEM_TRY(advance(weights::bytes_of(data.info.dtype, count)));
   return values;
 }
 
