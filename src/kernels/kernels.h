@@ -88,6 +88,36 @@ struct AttentionStep {
   std::optional<Vector> sinks = std::nullopt;
 };
 
+/// One matrix of an expert: rows of its product get the bias, if it has one.
+struct ExpertMatrix {
+  Matrix matrix;
+  bool has_bias = false;
+  Vector bias;
+};
+
+/// An MLP of which a layer has several: down(gated(gate x, up x)).
+struct Expert {
+  ExpertMatrix gate, up, down;
+};
+
+/// What is between an expert's products.
+struct GatedActivation {
+  enum class Kind : uint8_t { kSilu, kClampedSwiglu } kind = Kind::kSilu;
+  float alpha = 0;  ///< clamped_swiglu
+  float limit = 0;  ///< clamped_swiglu
+};
+
+/// A layer's experts, and how tokens choose among them.
+struct ExpertsStep {
+  std::span<const Expert> experts;  ///< all of one shape
+  uint32_t chosen = 0;              ///< by a token: 1 to experts.size()
+  bool normalize = false;           ///< weights of the chosen ones sum to 1
+  GatedActivation activation;
+  /// One that every token goes to beside them, of any width; null: none. Its output is weighted
+  /// with the logistic function of the logit that follows those of the experts, and added last.
+  const Expert* shared = nullptr;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -102,6 +132,9 @@ class Backend {
   virtual Result<Matrix> add_matrix(PackedMatrix matrix) = 0;
   /// A matrix that was added, for reading rows back (the embedding of tied models).
   [[nodiscard]] virtual const PackedMatrix& matrix(Matrix matrix) const = 0;
+  /// Most bytes of experts' matrices that are `on_demand` to be copied into memory; those that are
+  /// used most are. The others stay where they are mapped. Without it none is copied.
+  virtual void limit_experts(uint64_t bytes) = 0;
   virtual Vector add_vector(std::vector<float> values) = 0;
   virtual Floats add_floats(uint32_t columns) = 0;
   virtual Activations add_activations(uint32_t columns) = 0;
@@ -148,6 +181,10 @@ class Backend {
   /// out[t] = quantize(all heads of attention(query t, positions seen by it)).
   virtual void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                          Activations out) = 0;
+  /// out[t] = weighted_sum(outputs of the experts that route() chooses for token t by its logits).
+  /// Only their weights are read, each once a pass. `logits`: [tokens, experts (+ 1 if one is
+  /// shared)].
+  virtual void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) = 0;
   /// Boundary format out; ends the use of `hidden` in this pass.
   virtual void store_hidden(Floats hidden, std::span<uint16_t> half,
                             std::span<int16_t> exponents) = 0;

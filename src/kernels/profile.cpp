@@ -145,6 +145,29 @@ void ProfiledBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t
   timed("heads", 0, 0, [&] { inner_->values(in, cache, layer, position); });
 }
 
+void ProfiledBackend::experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) {
+  const auto size = [&](const Expert& expert) {
+    Size sum;
+    for (const ExpertMatrix* one : {&expert.gate, &expert.up, &expert.down}) {
+      const PackedMatrix& matrix = inner_->matrix(one->matrix);
+      sum.bytes += matrix.bytes();
+      sum.weights += uint64_t{matrix.rows} * matrix.columns;
+    }
+    return sum;
+  };
+  const Size one = size(step.experts.front());
+  const uint64_t used = uint64_t{step.chosen} * tokens_;
+  // Of several tokens' choices many are the same; at most all experts are read.
+  uint64_t bytes = one.bytes * std::min<uint64_t>(used, step.experts.size());
+  uint64_t multiply_adds = one.weights * used;
+  if (step.shared != nullptr) {
+    const Size shared = size(*step.shared);
+    bytes += shared.bytes;
+    multiply_adds += shared.weights * tokens_;
+  }
+  timed("experts", bytes, multiply_adds, [&] { inner_->experts(in, logits, step, out); });
+}
+
 void ProfiledBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                                 Activations out) {
   const HeadShape shape = heads_[queries.id];

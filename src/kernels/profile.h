@@ -61,6 +61,7 @@ class ProfiledBackend final : public Backend {
   [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
     return inner_->matrix(matrix);
   }
+  void limit_experts(uint64_t bytes) override { inner_->limit_experts(bytes); }
   Vector add_vector(std::vector<float> values) override {
     return inner_->add_vector(std::move(values));
   }
@@ -93,6 +94,7 @@ class ProfiledBackend final : public Backend {
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
+  void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override {
     inner_->read(in, first, count, out);
@@ -103,6 +105,10 @@ class ProfiledBackend final : public Backend {
   template <typename Step>
   void timed(const std::string& part, uint64_t bytes, uint64_t multiply_adds, Step&& step);
 
+  struct Size {
+    uint64_t bytes = 0;
+    uint64_t weights = 0;
+  };
   struct HeadShape {
     uint32_t heads = 0;
     uint32_t head_dim = 0;

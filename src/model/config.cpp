@@ -6,6 +6,7 @@
 
 #include "arithmetic/format.h"
 #include "model/config_json.h"
+#include "model/expert_config.h"
 #include "model/families.h"
 #include "model/rope_config.h"
 
@@ -20,8 +21,9 @@ constexpr uint32_t kMaxVocab = 1U << 22;
 
 // Keys that change a forward pass in a way that no family of the table has. Each must be absent,
 // null or the value that changes nothing.
-// `own` are keys that the family reads itself.
-Status refuse_unknown_arithmetic(const json& object, std::span<const std::string_view> own) {
+// `family` reads its own keys itself.
+Status refuse_unknown_arithmetic(const json& object, const Family& family) {
+  const std::span<const std::string_view> own = family.own_keys;
   struct Neutral {
     std::string_view key;
     json value;
@@ -48,9 +50,16 @@ Status refuse_unknown_arithmetic(const json& object, std::span<const std::string
       {"no_rope_layers", nullptr},
       {"alibi", false},
       {"attention_sinks", false},
+      {"n_shared_experts", 0},
+      {"first_k_dense_replace", 0},
+      {"routed_scaling_factor", 1.0},
+      {"scoring_func", "softmax"},
+      {"topk_method", "greedy"},
       {"use_bidirectional_attention", false},
   };
   for (const Neutral& neutral : kNeutral) {
+    if (family.experts != nullptr && is_expert_key(neutral.key)) continue;
+    if (is_mxfp4(family, neutral.key, object)) continue;
     const auto found = object.find(neutral.key);
     if (found == object.end() || found->is_null() || *found == neutral.value) continue;
     if (std::find(own.begin(), own.end(), neutral.key) != own.end()) continue;
@@ -185,7 +194,8 @@ std::string_view dtype_of(const json& whole, const json& object) {
 }
 
 Status read_biases(const json& object, ModelConfig& config) {
-  TANDEM_ASSIGN(const bool attention, read_flag(object, "attention_bias", false));
+  TANDEM_ASSIGN(const bool attention,
+                read_flag(object, "attention_bias", config.family->biased_by_default));
   TANDEM_ASSIGN(const bool mlp, read_flag(object, "mlp_bias", false));
   switch (config.family->bias) {
     case BiasRule::kNone:
@@ -267,8 +277,8 @@ Result<ModelConfig> parse_config(std::string_view text) {
   config.head = config.family->names.head;
   config.learned_positions = !config.family->names.positions.empty();
   config.rope.enabled = config.family->rotary;
-  TANDEM_TRY(refuse_unknown_arithmetic(object, config.family->own_keys));
-  TANDEM_TRY(refuse_unknown_arithmetic(whole, config.family->own_keys));
+  TANDEM_TRY(refuse_unknown_arithmetic(object, *config.family));
+  TANDEM_TRY(refuse_unknown_arithmetic(whole, *config.family));
   TANDEM_TRY(read_activation(object, *config.family));
   TANDEM_TRY(read_sizes(object, config));
   TANDEM_TRY(read_biases(object, config));
@@ -276,6 +286,7 @@ Result<ModelConfig> parse_config(std::string_view text) {
   TANDEM_TRY(read_multipliers(object, dtype_of(whole, object), config));
   TANDEM_TRY(read_tied(whole, object, config));
   if (config.rope.enabled) TANDEM_TRY(read_rope(object, config));
+  TANDEM_TRY(read_experts(object, config));
   config.context = std::min(config.context, arithmetic::kMaxPositions);
   return config;
 }
@@ -301,6 +312,7 @@ void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_vi
     if (has_head) config.head = inner;
   }
   if (config.tied_if_no_head) config.tied_embeddings = !has_head;
+  resolve_experts(config, has);
 }
 
 }  // namespace tandem::model

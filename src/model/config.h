@@ -42,6 +42,30 @@ struct RopeConfig {
   std::vector<double> short_factor, long_factor;
 };
 
+/// How a checkpoint stores a layer's experts.
+enum class ExpertLayout : uint8_t {
+  kSeparate,    ///< three tensors an expert
+  kFused,       ///< gate_up_proj [experts, 2 width, hidden] and down_proj [experts, hidden, width]
+  kInputMajor,  ///< [experts, hidden, 2 width], gate and up in turn, and [experts, width, hidden]
+  kMxfp4,       ///< as kInputMajor but output-major, as blocks of 4-bit floats and their scales
+};
+
+/// A mixture of experts. Nothing of it counts if there are no experts.
+struct ExpertConfig {
+  uint32_t experts = 0;       ///< of a layer that has them; 0: the model has none
+  uint32_t chosen = 0;        ///< by a token
+  uint32_t width = 0;         ///< intermediate size of an expert
+  uint32_t shared_width = 0;  ///< of the expert that every token goes to; 0: there is none
+  bool normalize = false;     ///< weights of the chosen ones sum to 1
+  double alpha = 1.702;       ///< clamped SwiGLU
+  double limit = 7.0;         ///< clamped SwiGLU
+  ExpertLayout layout = ExpertLayout::kSeparate;
+  /// Names as transformers 5 has them in memory, where a family's files have others (Mixtral).
+  bool renamed = false;
+  /// Layers that have them; the others have an MLP. One entry a layer.
+  std::vector<bool> layers;
+};
+
 struct Family;  // families.h
 
 /// One model. Every count has been checked: nothing is zero that may not be, products fit 32 bits.
@@ -82,6 +106,7 @@ struct ModelConfig {
   /// Scores are multiplied by attention_multiplier, or by 1 / sqrt(query_scalar) where it is 0.
   double attention_multiplier = 0;
   double query_scalar = 0;
+  ExpertConfig moe;
 
   /// Positions from here on are rotated by longrope's long factors; 0: there are none. They see the
   /// keys of earlier ones rotated likewise, so a cache holds those keys both ways.
@@ -97,6 +122,10 @@ struct ModelConfig {
   [[nodiscard]] uint32_t key_norm_size() const {
     return qk_norm == QueryKeyNorm::kProjection ? kv_heads * head_dim : head_dim;
   }
+  /// True if this layer has experts instead of an MLP.
+  [[nodiscard]] bool has_experts(uint32_t layer) const {
+    return moe.experts != 0 && moe.layers[layer];
+  }
 };
 
 /// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not
@@ -104,8 +133,9 @@ struct ModelConfig {
 Result<ModelConfig> parse_config(std::string_view json);
 
 /// Checkpoints of a bare model leave the family's prefix out of their tensor names
-/// ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight"). Sets config.prefix to what `has` (is
-/// there a tensor of this name?) says. Call it before any tensor name is made.
+/// ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight"), and experts are stored in several ways.
+/// Sets config.prefix and config.moe.layout to what `has` (is there a tensor of this name?) says.
+/// Call it before any tensor name is made.
 void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_view)>& has);
 
 }  // namespace tandem::model

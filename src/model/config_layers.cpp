@@ -49,9 +49,9 @@ Status read_windows(const json& object, ModelConfig& config) {
   config.window.assign(config.layers, 0);
   if (family.window == Window::kNone) return {};
   TANDEM_ASSIGN(const bool opted_in, read_flag(object, "use_sliding_window", false));
-  if (!opted_in && (family.window == Window::kOptIn || family.window == Window::kWithoutRope)) {
-    return {};
-  }
+  const bool opt_in = family.window == Window::kOptIn || family.window == Window::kOptInAll ||
+                      family.window == Window::kWithoutRope;
+  if (!opted_in && opt_in) return {};
   TANDEM_ASSIGN(const uint32_t window, window_size(object, family));
   if (window == 0 && family.window != Window::kPattern) return {};
   TANDEM_ASSIGN(const bool listed, read_layer_types(object, window, config));
@@ -60,6 +60,7 @@ Status read_windows(const json& object, ModelConfig& config) {
     case Window::kNone:
       break;
     case Window::kAlways:
+    case Window::kOptInAll:
       std::fill(config.window.begin(), config.window.end(), window);
       break;
     case Window::kOptIn: {
@@ -78,6 +79,9 @@ Status read_windows(const json& object, ModelConfig& config) {
       }
       break;
     }
+    case Window::kAlternating:
+      for (uint32_t i = 0; i < config.layers; i += 2) config.window[i] = window;
+      break;
     case Window::kWithoutRope:
       for (uint32_t i = 0; i < config.layers; ++i) {
         if (config.layer_rope[i] == LayerRope::kNone) config.window[i] = window;

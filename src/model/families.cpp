@@ -67,6 +67,74 @@ constexpr Family kGpt2{
     .defaults = {.norm_eps = 1e-5},
 };
 
+constexpr ExpertRules kQwen3Experts{.normalize = ExpertRules::Normalize::kConfig,
+                                    .sparse_step = true};
+
+constexpr Family kQwen3Moe{.architecture = "Qwen3MoeForCausalLM",
+                           .keys = {},
+                           .names = {},
+                           .bias = BiasRule::kConfig,
+                           .qk_norm = QueryKeyNorm::kHead,
+                           .window = Family::Window::kOptInAll,
+                           .defaults = {.layers = 24,
+                                        .hidden_size = 2048,
+                                        .intermediate_size = 6144,
+                                        .heads = 32,
+                                        .kv_heads = 4,
+                                        .vocab = 151936,
+                                        .context = 32768,
+                                        .window = 4096},
+                           .experts = &kQwen3Experts};
+
+constexpr ExpertRules kMixtralExperts{.width = "intermediate_size",
+                                      .router = "block_sparse_moe.gate",
+                                      .experts = "block_sparse_moe.experts.",
+                                      .gate = "w1",
+                                      .up = "w3",
+                                      .down = "w2"};
+
+constexpr Family kMixtral{.architecture = "MixtralForCausalLM",
+                          .keys = {},
+                          .names = {},
+                          .window = Family::Window::kAlways,
+                          .defaults = {.layers = 32,
+                                       .hidden_size = 4096,
+                                       .intermediate_size = 14336,
+                                       .heads = 32,
+                                       .kv_heads = 8,
+                                       .vocab = 32000,
+                                       .context = 131072,
+                                       .norm_eps = 1e-5,
+                                       .theta = 1000000.0},
+                          .experts = &kMixtralExperts};
+
+constexpr ExpertRules kGptOssExperts{.width = "intermediate_size",
+                                     .biases = true,
+                                     .input_major = true,
+                                     .clamped = true,
+                                     .router = "mlp.router"};
+
+constexpr Family kGptOss{.architecture = "GptOssForCausalLM",
+                         .keys = {},
+                         .names = {},
+                         .bias = BiasRule::kConfig,
+                         .window = Family::Window::kAlternating,
+                         .defaults = {.layers = 36,
+                                      .hidden_size = 2880,
+                                      .intermediate_size = 2880,
+                                      .heads = 64,
+                                      .kv_heads = 8,
+                                      .head_dim = 64,
+                                      .vocab = 201088,
+                                      .context = 131072,
+                                      .norm_eps = 1e-5,
+                                      .theta = 150000.0,
+                                      .window = 128},
+                         .experts = &kGptOssExperts,
+                         .yarn_by_default = true,
+                         .biased_by_default = true,
+                         .sinks = "self_attn.sinks"};
+
 constexpr std::array<std::string_view, 1> kGemma3Keys = {"query_pre_attn_scalar"};
 
 constexpr Family gemma3(std::string_view architecture, std::string_view text_config) {
@@ -196,6 +264,9 @@ constexpr std::array kFamilies = {
     kOlmo2,
     kSmolLm3,
     kGranite,
+    kQwen3Moe,
+    kMixtral,
+    kGptOss,
 };
 
 }  // namespace

@@ -76,6 +76,27 @@ enum class BiasRule : uint8_t {
   kAll,
 };
 
+/// What families with a mixture of experts have of their own.
+struct ExpertRules {
+  std::string_view width = "moe_intermediate_size";  ///< config key of an expert's width
+  std::string_view shared_width = {};                ///< likewise of the shared one; empty: none
+  enum class Normalize : uint8_t { kAlways, kConfig } normalize = Normalize::kAlways;
+  /// decoder_sparse_step and mlp_only_layers say which layers have experts.
+  bool sparse_step = false;
+  bool biases = false;       ///< of router and experts
+  bool input_major = false;  ///< fused tensors are kInputMajor, not kFused
+  bool clamped = false;      ///< clamped SwiGLU
+  // Tensor names, which follow those of the layer.
+  std::string_view router = "mlp.gate";
+  std::string_view experts =
+      "mlp.experts.";  ///< an expert's index and name follow, or a fused name
+  std::string_view gate = "gate_proj";
+  std::string_view up = "up_proj";
+  std::string_view down = "down_proj";
+  std::string_view shared = "mlp.shared_expert.";
+  std::string_view shared_gate = "mlp.shared_expert_gate";
+};
+
 struct Family {
   std::string_view architecture;
   ConfigKeys keys;
@@ -91,13 +112,16 @@ struct Family {
   /// Sliding windows: kAlways: sliding_window for every layer; kOptIn: use_sliding_window and
   /// max_window_layers decide; layer_types decides for both when it is given.
   /// kPattern: every sliding_window_pattern-th layer sees all; kWithoutRope: use_sliding_window
-  /// lets it slide in layers without rope.
+  /// lets it slide in layers without rope. kOptInAll: use_sliding_window decides
+  /// for all layers. kAlternating: every other layer from the first on.
   enum class Window : uint8_t {
     kNone,
     kAlways,
     kOptIn,
     kPattern,
     kWithoutRope,
+    kOptInAll,
+    kAlternating,
   } window = Window::kNone;
   Defaults defaults = {};
   /// Keys of arithmetic that no other family has: the ones that this family reads.
@@ -112,6 +136,10 @@ struct Family {
   bool scaled_embedding = false;
   bool multipliers = false;   ///< Granite's four
   bool query_scalar = false;  ///< query_pre_attn_scalar replaces head_dim in the scores' scale
+  const ExpertRules* experts = nullptr;  ///< null: no mixture of experts
+  bool yarn_by_default = false;          ///< gpt-oss: rope is scaled unless the config says how
+  bool biased_by_default = false;        ///< attention_bias where the config does not say
+  std::string_view sinks = {};  ///< tensor of a logit a head, after the layer's name; empty: none
 };
 
 /// The table.

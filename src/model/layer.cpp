@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "model/experts.h"
 #include "model/families.h"
 
 namespace tandem::model {
@@ -54,6 +55,7 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
   step.position = state.position;
   step.window = layer.window;
   step.constant = rotation.score_constant;
+  step.sinks = layer.sinks;
   backend.attention(buffers.heads, *state.cache, step, buffers.attended);
   backend.matmul(buffers.attended, {&layer.output, 1});
   leave_half(config, config.family->names.attention_post, layer.attention_post, buffers, backend);
@@ -62,6 +64,11 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
 void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
               Backend& backend) {
   enter_half(config.family->names.mlp_norm, layer.mlp_norm, buffers, backend);
+  if (!layer.moe.experts.empty()) {
+    run_experts(config, layer.moe, buffers, backend);
+    leave_half(config, config.family->names.mlp_post, layer.mlp_post, buffers, backend);
+    return;
+  }
   switch (config.mlp) {
     case MlpKind::kGatedSilu: {
       const std::array products = {layer.gate, layer.up};
@@ -123,6 +130,7 @@ LayerNames layer_names(const ModelConfig& config, uint32_t layer) {
   }
   result.down = matrix(names.down, 0, hidden, inner, config.mlp_bias);
   result.attention_norm = full(names.attention_norm);
+  result.sinks = full(family.sinks);
   result.mlp_norm = full(names.mlp_norm);
   result.attention_post = full(names.attention_post);
   result.mlp_post = full(names.mlp_post);
@@ -150,6 +158,11 @@ LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
   buffers.attended = backend.add_activations(q_columns);
   buffers.inner = backend.add_activations(config.intermediate_size);
   buffers.heads = backend.add_heads(config.heads, config.head_dim);
+  if (config.moe.experts != 0) {
+    const uint32_t logits = config.moe.experts + (config.moe.shared_width != 0 ? 1U : 0U);
+    buffers.router = backend.add_floats(logits);
+    buffers.router_rest = backend.add_floats(logits);
+  }
   return buffers;
 }
 
@@ -176,8 +189,17 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerB
                   loader.norm(names.key_norm, config, config.key_norm_size(), NormKind::kRms));
   }
   TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  if (!names.sinks.empty()) {
+    TANDEM_ASSIGN(auto sinks, loader.floats(names.sinks, 0, config.heads));
+    layer.sinks = loader.backend().add_vector(std::move(sinks));
+  }
   TANDEM_TRY(norm(names.attention_post, layer.attention_post));
   TANDEM_TRY(norm(names.mlp_norm, layer.mlp_norm));
+  if (config.has_experts(index)) {
+    TANDEM_ASSIGN(layer.moe, load_experts(config, index, buffers, loader));
+    TANDEM_TRY(norm(names.mlp_post, layer.mlp_post));
+    return layer;
+  }
   if (config.gated()) {
     TANDEM_ASSIGN(layer.gate, loader.product(names.gate, buffers.gate));
   }

@@ -209,7 +209,12 @@ Status read_rope(const json& object, ModelConfig& config) {
     }
     return read_one(parameters, object, theta, config, config.rope);
   }
-  return read_one(json::object(), object, theta, config, config.rope);
+  static const json kYarn = {{"rope_type", "yarn"},
+                             {"factor", 32.0},
+                             {"truncate", false},
+                             {"original_max_position_embeddings", 4096}};
+  const json usual = config.family->yarn_by_default ? kYarn : json::object();
+  return read_one(usual, object, theta, config, config.rope);
 }
 
 Rope::Rope(const RopeConfig& config, uint32_t head_dim, bool far)

@@ -6,6 +6,7 @@
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
 #include "kernels/profile.h"
+#include "model/experts.h"
 #include "model/layer.h"
 #include "model/rope_config.h"
 
@@ -60,11 +61,22 @@ class LocalStage final : public Stage {
     buffers_ = make_buffers(config_, *backend_);
     WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress,
                         options_.cache.get());
+    if (options_.experts_memory) {
+      loader.leave_experts_on_disk();
+      backend_->limit_experts(*options_.experts_memory);
+    }
     for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
       TANDEM_ASSIGN(auto layer, load_layer(config_, i, buffers_, loader));
       layers_.push_back(layer);
     }
     bytes_ = loader.bytes();
+    if (options_.experts_memory) {
+      uint64_t movable = 0;
+      for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
+        movable += movable_expert_bytes(config_, i, options_.weights);
+      }
+      bytes_ += std::min(movable, *options_.experts_memory);
+    }
     return {};
   }
 
@@ -72,6 +84,10 @@ class LocalStage final : public Stage {
     for (const Layer& layer : layers_) {
       backend.label(layer.query.matrix, "q, k, v");
       backend.label(layer.output.matrix, "o");
+      if (!layer.moe.experts.empty()) {
+        backend.label(layer.moe.router.matrix, "router");
+        continue;
+      }
       const bool gated = config_.gated();
       backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
       backend.label(layer.down.matrix, "down");

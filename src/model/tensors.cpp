@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kv_cache.h"
+#include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -64,8 +65,14 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
       add_norm(tensors, names.key_norm, NormKind::kRms, config.key_norm_size());
     }
     matrix(names.output, names.output.part.rows);
+    if (!names.sinks.empty()) add(tensors, names.sinks, {config.heads});
     norm(names.attention_post);
     norm(names.mlp_norm);
+    if (config.has_experts(index)) {
+      add_expert_tensors(config, index, tensors);
+      norm(names.mlp_post);
+      continue;
+    }
     if (names.gate.tensor == names.up.tensor) {
       matrix(names.up, uint64_t{names.gate.part.rows} + names.up.part.rows);
     } else {
@@ -96,8 +103,14 @@ std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
 
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
   uint64_t bytes = 0;
+  uint64_t movable = 0;
   for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
-    const LayerNames names = layer_names(config, index);
+    movable += movable_expert_bytes(config, index, options.weights);
+    LayerNames names = layer_names(config, index);
+    if (config.has_experts(index)) {
+      names.gate = names.up = names.down = {};
+      bytes += expert_bytes(config, index, options.weights);
+    }
     for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
                                    &names.gate, &names.up, &names.down}) {
       if (name->tensor.empty()) continue;
@@ -105,6 +118,7 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
+    if (!names.sinks.empty()) bytes += config.heads * sizeof(float);
     for (const std::string* name :
          {&names.attention_norm, &names.attention_post, &names.mlp_norm, &names.mlp_post}) {
       if (!name->empty()) bytes += norm_bytes(config.norm, config.hidden_size);
@@ -113,6 +127,22 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
       bytes +=
           norm_bytes(NormKind::kRms, uint64_t{config.query_norm_size()} + config.key_norm_size());
     }
+  }
+  if (options.experts_memory && movable > *options.experts_memory) {
+    bytes -= movable - *options.experts_memory;
+  }
+  return bytes;
+}
+
+uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
+                    uint32_t last_layer) {
+  StageOptions options;
+  options.first_layer = first_layer;
+  options.last_layer = last_layer;
+  options.weights = weights;
+  uint64_t bytes = stage_bytes(config, options);
+  for (uint32_t index = first_layer; index < last_layer; ++index) {
+    bytes -= unread_expert_bytes(config, index, weights);
   }
   return bytes;
 }

@@ -79,6 +79,11 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
       stages += std::max<size_t>(station->peers.size(), 1);
     }
     options.batch = frame_tokens(hidden.tokens(), static_cast<uint32_t>(stages));
+    // Each expert sees a part of the tokens, and is read for them all the same.
+    const model::ExpertConfig& moe = options_.config.moe;
+    if (stages <= 1 && moe.experts != 0) {
+      options.batch = std::min(kMostTokensOfExperts, options.batch * moe.experts / moe.chosen);
+    }
   }
   options.in_flight = options_.in_flight;
   options.width = options_.config.hidden_size;

@@ -58,8 +58,9 @@ TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
   RecordProperty("maximum_percent", std::to_string(100 * largest / deviation));
   printf("%s: rms %.4f %%, maximum %.4f %% of the standard deviation\n", GetParam(),
          100 * rms / deviation, 100 * largest / deviation);
-  EXPECT_LT(rms / deviation, 0.002);
-  EXPECT_LT(largest / deviation, 0.025);
+  const bool chooses = files.config.moe.experts != 0;
+  EXPECT_LT(rms / deviation, chooses ? 0.004 : 0.002);
+  EXPECT_LT(largest / deviation, chooses ? 0.03 : 0.025);
 }
 
 TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
@@ -144,7 +145,8 @@ TEST_P(Oracle, LogitsHaveTheStoredHash) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Oracle,
                          testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2",
-                                         "gemma3", "phi3", "olmo2", "smollm3", "granite"),
+                                         "gemma3", "phi3", "olmo2", "smollm3", "granite",
+                                         "qwen3_moe", "mixtral", "gpt_oss"),
                          [](const auto& family) {
                            std::string id = family.param;
                            std::replace(id.begin(), id.end(), '-', '_');

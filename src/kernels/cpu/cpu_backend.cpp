@@ -101,6 +101,8 @@ void CpuBackend::take_moved() {
 
 Status CpuBackend::begin(uint32_t tokens) {
   take_moved();
+  expert_memory_.begin_pass(matrices_);
+  unreadable_ = {};
   finite_.store(true, std::memory_order_relaxed);
   exhausted_.store(false, std::memory_order_relaxed);
   if (tokens > capacity_) {
@@ -138,18 +140,6 @@ bool CpuBackend::grow(uint32_t tokens) {
   }
   head_outputs_ = AlignedArray<float>(widest);
   return head_outputs_.size() == widest;
-}
-
-// Fewer elements than this are done before another thread has woken up.
-constexpr uint32_t kElementsWorthForking = 16384;
-
-template <typename Body>
-void CpuBackend::each_token(uint32_t columns, Body&& body) {
-  const uint64_t fewest = (kElementsWorthForking + columns - 1) / std::max<uint32_t>(columns, 1);
-  const uint64_t share = tokens_ / (uint64_t{pool_.threads()} * 4);
-  pool_.split(tokens_, std::max<uint64_t>(fewest, share), [&](uint64_t begin, uint64_t end) {
-    for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
-  });
 }
 
 void CpuBackend::load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
@@ -225,24 +215,32 @@ void CpuBackend::norm_floats(Floats in, const Norm& norm, Floats out) {
 
 void CpuBackend::matmul(Activations in, std::span<const Product> products) {
   const ActivationRows& rows = activations_[in.id];
+  tasks_.clear();
+  for (const Product& product : products) {
+    FloatRows& out = floats_[product.out.id];
+    tasks_.push_back({&matrices_[product.matrix.id], rows,
+                      product.has_bias ? vectors_[product.bias.id].data() : nullptr,
+                      out.values.data(), out.columns});
+  }
+  run(tasks_);
+}
+
+void CpuBackend::run(std::span<const Task> tasks) {
   uint64_t tiles = 0;
-  for (const Product& product : products) tiles += tile_count(matrices_[product.matrix.id].rows);
+  for (const Task& task : tasks) tiles += tile_count(task.matrix->rows);
   // A few pieces a thread, so that a thread that is held up does not hold up the others; an even
   // number of tiles, since kernels take two together.
   const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 8)) * 2;
   pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
     uint64_t first = 0;
-    for (const Product& product : products) {
-      const PackedMatrix& matrix = matrices_[product.matrix.id];
-      const uint64_t count = tile_count(matrix.rows);
+    for (const Task& task : tasks) {
+      if (first >= end) break;
+      const uint64_t count = tile_count(task.matrix->rows);
       const uint64_t from = std::max(begin, first);
       const uint64_t to = std::min(end, first + count);
       if (from < to) {
-        FloatRows& out = floats_[product.out.id];
-        kernels_.matmul(matrix, rows, static_cast<uint32_t>(from - first),
-                        static_cast<uint32_t>(to - first),
-                        product.has_bias ? vectors_[product.bias.id].data() : nullptr,
-                        out.values.data(), out.columns);
+        kernels_.matmul(*task.matrix, task.in, static_cast<uint32_t>(from - first),
+                        static_cast<uint32_t>(to - first), task.bias, task.out, task.stride);
       }
       first += count;
     }
@@ -445,6 +443,7 @@ void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float
 }
 
 Status CpuBackend::finish() {
+  if (!unreadable_.ok()) return unreadable_;
   if (exhausted_.load(std::memory_order_relaxed)) {
     return Error{ErrorKind::kMemory, "no memory for attention's scores"};
   }

@@ -30,6 +30,37 @@ struct ActivationRows {
   AlignedArray<uint8_t> prepared;  ///< the set's own form, `prepared_bytes(padded)` a token
 };
 
+/// Some consecutive ones of them, in memory that belongs to somebody else.
+struct ActivationView {
+  uint32_t columns = 0;
+  uint32_t padded = 0;
+  uint32_t tokens = 0;
+  std::span<const int16_t> values;
+  std::span<const int32_t> exponents;
+  std::span<const int64_t> sums;
+  std::span<const uint8_t> prepared;
+
+  ActivationView() = default;
+  /// All of them: products take rows or a view.
+  ActivationView(const ActivationRows& rows)  // NOLINT(google-explicit-constructor)
+      : columns(rows.columns),
+        padded(rows.padded),
+        tokens(rows.tokens),
+        values(rows.values.data(), rows.values.size()),
+        exponents(rows.exponents),
+        sums(rows.sums),
+        prepared(rows.prepared.data(), rows.prepared.size()) {}
+  /// Rows [first, first + count), each with `prepared_bytes` of its prepared form.
+  ActivationView(const ActivationRows& rows, uint32_t first, uint32_t count, size_t prepared_bytes)
+      : ActivationView(rows) {
+    tokens = count;
+    values = values.subspan(size_t{first} * padded);
+    exponents = exponents.subspan(first);
+    sums = sums.subspan(first);
+    prepared = prepared.subspan(first * prepared_bytes);
+  }
+};
+
 /// Keys and values of one layer and kv head. Positions come in chunks of kChunk, blocks of
 /// arithmetic::kBlock = 16 within; channels are padded to a multiple of 16 with zeros.
 ///   keys   of a block: [channel / 2][position 16][2]
@@ -110,7 +141,7 @@ struct CpuKernels {
   void (*prepare)(ActivationRows& rows, uint32_t begin, uint32_t end);
   /// out[t * stride + r] = scaled(dot(row r, token t)) (+ bias[r] if not null) for the rows of
   /// tiles [tile_begin, tile_end) and all tokens.
-  void (*matmul)(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+  void (*matmul)(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                  uint32_t tile_end, const float* bias, float* out, size_t stride);
   void (*add)(float* x, const float* y, size_t n);
   void (*gated_silu)(const float* gate, const float* up, size_t n, float* out);
@@ -124,6 +155,12 @@ struct CpuKernels {
   /// split the positions, or on the caller's if it is null. False if there is no memory.
   bool (*attention)(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
                     AttentionScratch& scratch, float* out);
+  /// arithmetic::clamped_swiglu.
+  void (*clamped_swiglu)(const float* gate, const float* up, size_t n, float alpha, float limit,
+                         float* out);
+  /// arithmetic::weighted_sum of `count` rows.
+  void (*weighted_sum)(const float* const* rows, const float* weights, size_t count, size_t n,
+                       float* out);
 };
 
 /// The reference: src/arithmetic, element by element.

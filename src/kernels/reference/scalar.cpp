@@ -8,6 +8,7 @@
 #include "arithmetic/hidden.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/quantize.h"
+#include "arithmetic/router.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace tandem::kernels::cpu {
@@ -43,7 +44,7 @@ void prepare(ActivationRows& rows, uint32_t begin, uint32_t end) {
   }
 }
 
-void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
   std::vector<int32_t> weights(matrix.columns);
   const uint32_t end = std::min(tile_end * kTileRows, matrix.rows);
@@ -69,6 +70,16 @@ void gated_silu(const float* gate, const float* up, size_t n, float* out) {
 
 void gelu(const float* x, size_t n, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = a::gelu_tanh(x[i]);
+}
+
+void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
+                    float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = a::clamped_swiglu(gate[i], up[i], alpha, limit);
+}
+
+void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,
+                  float* out) {
+  a::weighted_sum({rows, count}, {weights, count}, {out, n});
 }
 
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
@@ -133,8 +144,9 @@ bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool*, A
 
 const CpuKernels& scalar_kernels() {
   static const CpuKernels kernels = {
-      "scalar", quantize,   rms_norm, layer_norm,  prepared_bytes, prepare, matmul,
-      add,      gated_silu, gelu,     to_boundary, from_boundary,  rotate,  attention,
+      "scalar", quantize,  rms_norm,       layer_norm,   prepared_bytes, prepare,
+      matmul,   add,       gated_silu,     gelu,         to_boundary,    from_boundary,
+      rotate,   attention, clamped_swiglu, weighted_sum,
   };
   return kernels;
 }
