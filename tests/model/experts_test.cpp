@@ -1,12 +1,16 @@
 // Mixtures of experts: what configs say of them, every form in which checkpoints hold them, and
 // experts that stay on disk.
+#include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "model/support.h"
+#include "weights/dtype.h"
 #include "weights/files.h"
 #include "weights/packed_cache.h"
+#include "weights/quantize.h"
 #include "weights/safetensors.h"
 
 namespace tandem::model {
@@ -127,7 +131,9 @@ Tensors read_all(const fs::path& file) {
 void write_all(const fs::path& file, const Tensors& tensors) {
   std::vector<weights::StoredTensor> stored;
   for (const auto& [name, tensor] : tensors) {
-    stored.push_back({name, weights::StoredType::kBF16, tensor.shape});
+    const bool bytes = name.ends_with("_blocks") || name.ends_with("_scales");
+    stored.push_back(
+        {name, bytes ? weights::StoredType::kU8 : weights::StoredType::kBF16, tensor.shape});
   }
   auto writer = weights::SafetensorsWriter::create(file, stored);
   ASSERT_TRUE(writer.ok()) << writer.error().message;
@@ -202,6 +208,132 @@ TEST(ExpertTensors, FusedOnesGiveTheBitsOfSeparateOnes) {
       EXPECT_EQ(all_logits(fused, options), all_logits(separate, options)) << name;
     }
   }
+}
+
+// gpt-oss's experts as random MXFP4, and the same numbers unpacked, as transformers unpacks them.
+struct Mxfp4 {
+  Tensors packed;
+  Tensors unpacked;
+};
+
+float fp4(int nibble) {
+  constexpr std::array kValues = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
+  const float value = kValues[static_cast<size_t>(nibble & 7)];
+  return (nibble & 8) != 0 ? -value : value;
+}
+
+// [experts, rows, columns] of one projection; `spread`: how far a row's scales are apart.
+void add_projection(Mxfp4& model, const std::string& name, uint64_t experts, uint64_t rows,
+                    uint64_t columns, uint32_t spread, uint64_t& state) {
+  const auto next = [&] {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<uint32_t>(state >> 33);
+  };
+  Tensor blocks{{experts, rows, columns / 32, 16}, {}};
+  Tensor scales{{experts, rows, columns / 32}, {}};
+  Tensor plain{{experts, columns, rows}, std::string(experts * columns * rows * 2, 0)};
+  for (uint64_t e = 0; e < experts; ++e) {
+    for (uint64_t r = 0; r < rows; ++r) {
+      for (uint64_t g = 0; g < columns / 32; ++g) {
+        const auto scale = static_cast<int>(120 + next() % spread);
+        scales.bytes.push_back(static_cast<char>(scale));
+        for (uint64_t j = 0; j < 16; ++j) {
+          const uint32_t byte = next() % 256;
+          blocks.bytes.push_back(static_cast<char>(byte));
+          for (uint64_t half = 0; half < 2; ++half) {
+            const int nibble = static_cast<int>(half == 0 ? byte & 15U : byte >> 4);
+            const float value = std::ldexp(fp4(nibble), scale - 127);
+            const uint16_t narrow = weights::f32_to_bf16(value);
+            const uint64_t k = g * 32 + j * 2 + half;
+            std::memcpy(&plain.bytes[((e * columns + k) * rows + r) * 2], &narrow, 2);
+          }
+        }
+      }
+    }
+  }
+  model.packed[name + "_blocks"] = blocks;
+  model.packed[name + "_scales"] = scales;
+  model.unpacked[name] = plain;
+}
+
+TEST(ExpertTensors, Mxfp4LosesNothing) {
+  Files original = open("gpt_oss");
+  const TemporaryFolder folder;
+  json config = json::parse(original.checkpoint->config_json());
+  Mxfp4 model;
+  model.packed = model.unpacked = read_all(oracle_folder() / "gpt_oss" / "model.safetensors");
+  uint64_t state = 1;
+  for (uint32_t layer = 0; layer < original.config.layers; ++layer) {
+    const std::string experts = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    for (Tensors* tensors : {&model.packed, &model.unpacked}) {
+      tensors->erase(experts + "gate_up_proj");
+      tensors->erase(experts + "down_proj");
+    }
+    add_projection(model, experts + "gate_up_proj", 4, 320, 64, 8, state);
+    add_projection(model, experts + "down_proj", 4, 64, 160, 8, state);
+  }
+  weights::write_file(folder / "plain/config.json", config.dump());
+  write_all(folder / "plain/model.safetensors", model.unpacked);
+  config["quantization_config"] = json::parse(
+      R"({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head", "model.embed_tokens"]})");
+  weights::write_file(folder / "packed/config.json", config.dump());
+  write_all(folder / "packed/model.safetensors", model.packed);
+  Files packed = open_folder(folder / "packed");
+  EXPECT_EQ(packed.config.moe.layout, ExpertLayout::kMxfp4);
+  Files plain = open_folder(folder / "plain");
+
+  // Every integer weight is the stored number.
+  ThreadPool pool(2);
+  for (const bool down : {false, true}) {
+    const std::string name =
+        std::string("model.layers.1.mlp.experts.") + (down ? "down_proj" : "gate_up_proj");
+    const auto blocks = packed.checkpoint->read(name + "_blocks");
+    ASSERT_TRUE(blocks.ok()) << blocks.error().message;
+    const auto stored = plain.checkpoint->read(name);
+    ASSERT_TRUE(stored.ok());
+    std::vector<float> values(stored->info.elements());
+    ASSERT_TRUE(weights::widen(stored->info.dtype, stored->bytes, values).ok());
+    const uint32_t rows = down ? 64 : 320;
+    const uint32_t columns = down ? 160 : 64;
+    for (uint32_t expert = 0; expert < 4; ++expert) {
+      for (uint32_t first = 0; first < (down ? 1U : 2U); ++first) {
+        const uint32_t step = down ? 1 : 2;
+        const auto matrix = weights::quantize_matrix(
+            *blocks, {false, first, rows / step, columns, step, true, expert},
+            kernels::WeightFormat::k6, pool);
+        ASSERT_TRUE(matrix.ok()) << matrix.error().message;
+        std::vector<int32_t> integers(columns);
+        for (uint32_t r = 0; r < rows / step; ++r) {
+          kernels::load_row(*matrix, r, integers);
+          for (uint32_t k = 0; k < columns; ++k) {
+            const size_t place = (size_t{expert} * columns + k) * rows + first + r * step;
+            ASSERT_EQ(static_cast<float>(integers[k]) * matrix->row_scales[r], values[place]);
+          }
+        }
+      }
+    }
+  }
+  // With 8-bit rows of the unpacked experts logits differ, but little; with 4 bits they run.
+  const std::vector<float> exact = all_logits(packed, model::with(2, Isa::kBest));
+  const std::vector<float> rounded = all_logits(plain, model::with(2, Isa::kBest));
+  double difference = 0;
+  double squares = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    difference += (exact[i] - rounded[i]) * (exact[i] - rounded[i]);
+    squares += exact[i] * exact[i];
+  }
+  EXPECT_GT(difference, 0);
+  EXPECT_LT(std::sqrt(difference / squares), 0.1);
+  StageOptions four = model::with(2, Isa::kBest);
+  four.weights = WeightBits::k4;
+  EXPECT_EQ(all_logits(packed, four), all_logits(plain, four));
+  four.first_layer = 0;
+  four.last_layer = packed.config.layers;
+  EXPECT_EQ((*Stage::load(packed.config, four, *packed.checkpoint, {}))->bytes(),
+            stage_bytes(packed.config, four));
+  four.weights = WeightBits::k8;
+  EXPECT_EQ((*Stage::load(packed.config, four, *packed.checkpoint, {}))->bytes(),
+            stage_bytes(packed.config, four));
 }
 
 class OnDisk : public testing::TestWithParam<const char*> {};

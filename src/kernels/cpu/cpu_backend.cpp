@@ -222,15 +222,16 @@ void CpuBackend::matmul(Activations in, std::span<const Product> products) {
                       product.has_bias ? vectors_[product.bias.id].data() : nullptr,
                       out.values.data(), out.columns});
   }
-  run(tasks_);
+  run(tasks_, false);
 }
 
-void CpuBackend::run(std::span<const Task> tasks) {
+void CpuBackend::run(std::span<const Task> tasks, bool uneven) {
   uint64_t tiles = 0;
   for (const Task& task : tasks) tiles += tile_count(task.matrix->rows);
   // A few pieces a thread, so that a thread that is held up does not hold up the others; an even
   // number of tiles, since kernels take two together.
-  const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 8)) * 2;
+  const uint64_t pieces = uint64_t{pool_.threads()} * (uneven ? 32 : 8);
+  const uint64_t grain = std::max<uint64_t>(1, tiles / pieces) * 2;
   pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
     uint64_t first = 0;
     for (const Task& task : tasks) {

@@ -104,7 +104,8 @@ class CpuBackend final : public Backend {
     float* out;
     size_t stride;
   };
-  void run(std::span<const Task> tasks);
+  // `uneven`: tasks have tokens of different numbers, so that pieces must be smaller.
+  void run(std::span<const Task> tasks, bool uneven);
   std::vector<Task> tasks_;
   [[nodiscard]] const float* bias(const ExpertMatrix& matrix) const {
     return matrix.has_bias ? vectors_[matrix.bias.id].data() : nullptr;

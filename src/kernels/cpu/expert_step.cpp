@@ -170,7 +170,7 @@ void CpuBackend::first_products(const ActivationRows& in, const ExpertsStep& ste
                       groups_.up.data() + place, stride});
   }
   if (step.shared != nullptr && from == 0) shared_first(in, *step.shared);
-  run(tasks_);
+  run(tasks_, tokens_ > 1);
 }
 
 void CpuBackend::shared_first(const ActivationRows& in, const Expert& shared) {
@@ -214,7 +214,7 @@ void CpuBackend::second_products(const ExpertsStep& step, uint32_t columns) {
     tasks_.push_back({&matrices_[step.shared->down.matrix.id], groups_.shared_inner,
                       bias(step.shared->down), groups_.shared_down.data(), columns});
   }
-  run(tasks_);
+  run(tasks_, tokens_ > 1);
 }
 
 void CpuBackend::experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) {
