@@ -97,6 +97,11 @@ uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
 /// are all attention.
 uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer);
 
+/// What a conversation of `context` positions may come to need in these layers: KV cache, recurrent
+/// state, checkpoints.
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context);
+
 /// Bytes that `cache` holds of a model's layers and ends at these bits. Nothing is checked or read.
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
                       const weights::TensorSource& source, const weights::PackedStore& cache);

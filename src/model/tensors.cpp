@@ -135,6 +135,15 @@ uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32
       config.recurrent_layers(first_layer, last_layer), config.delta);
 }
 
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context) {
+  const uint64_t positions = kv_bytes_per_position(config, first_layer, last_layer) * context;
+  const uint64_t checkpoints = checkpoint_bytes(config, first_layer, last_layer);
+  if (checkpoints == 0) return positions;
+  return positions + recurrent_bytes(config, first_layer, last_layer) +
+         checkpoint_limit(config) * checkpoints;
+}
+
 uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {
   uint64_t bytes =
       kernels::PackedMatrix::bytes_for(ends_format(bits), config.vocab, config.hidden_size) *
