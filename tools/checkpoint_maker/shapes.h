@@ -13,7 +13,16 @@
 
 namespace tandem::tools {
 
-enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2 };
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kHybrid };
+
+/// Gated delta nets of a hybrid.
+struct DeltaNet {
+  uint64_t key_heads = 0;
+  uint64_t value_heads = 0;
+  uint64_t key_dim = 128;
+  uint64_t value_dim = 128;
+  uint64_t kernel = 4;
+};
 
 /// One model, with the values of its published config.json.
 struct Shape {
@@ -38,6 +47,8 @@ struct Shape {
   uint32_t im_start = 1;
   uint32_t im_end = 2;  ///< ends an answer
   std::vector<uint32_t> eos = {2};
+  DeltaNet delta = {};   ///< of hybrids
+  bool wrapped = false;  ///< hybrids: within a model that also sees
 };
 
 /// All shapes, in the order of their families.
