@@ -1,8 +1,11 @@
 // Bytes of a state, all numbers little-endian:
 //
-//   state     = length:u32 keys_values recurrent?
+//   state       = length:u32 keys_values recurrent?
 //   keys_values = position*length of each attention layer, as KvCache::export_positions has them
-//   recurrent = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
+//   recurrent   = moment count:u32 (slot:u32 length:u32 moment)*count, if there are delta nets
+//   moment      = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
+//
+// The slots rise. How many values there are follows from the layers, the base and the length.
 #include "model/local_sequence.h"
 
 #include <algorithm>
@@ -11,11 +14,35 @@
 #include <string>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/hash.h"
 
 namespace tandem::model {
 namespace {
+
+void write_moment(ByteWriter& writer, const kernels::RecurrentCheckpoint& moment) {
+  writer.write(moment.base);
+  writer.append(std::as_bytes(std::span(moment.values)));
+}
+
+// `moment` has the layers' shape, and gets everything else.
+Status read_moment(ByteReader& reader, uint32_t length, kernels::RecurrentCheckpoint& moment) {
+  moment.base = reader.read<uint32_t>();
+  moment.length = length;
+  if (moment.base > length || length - moment.base > kernels::kRollbackWindow) {
+    return invalid("a recurrent state of positions " + std::to_string(moment.base) + " to " +
+                   std::to_string(length));
+  }
+  const uint64_t count =
+      kernels::RecurrentCheckpoint::count(moment.shape, moment.layers, length - moment.base);
+  const auto part = reader.take(count * sizeof(float));
+  if (!reader.ok()) return invalid("the recurrent state of a conversation is cut short");
+  moment.values.resize(count);
+  std::memcpy(moment.values.data(), part.data(), part.size());
+  for (const float value : moment.values) {
+    if (!std::isfinite(value)) return invalid("a recurrent state holds what is not a number");
+  }
+  return {};
+}
 
 /// Positions that are exported together, so that memory beside the result stays small.
 constexpr uint32_t kPositions = 256;
@@ -77,7 +104,7 @@ Status LocalSequence::save(uint32_t slot) {
   if (checkpoints_.size() >= limit_ && !checkpoints_.contains(slot)) {
     return invalid("more than " + std::to_string(limit_) + " checkpoints");
   }
-  Checkpoint checkpoint;
+  Saved checkpoint;
   checkpoint.length = length_;
   if (recurrent_ != nullptr) {
     TANDEM_TRY(recurrent_->reserve());
@@ -97,6 +124,15 @@ Status LocalSequence::restore(uint32_t slot, uint32_t length) {
   length_ = length;
   std::erase_if(checkpoints_, [&](const auto& entry) { return entry.second.length > length; });
   return {};
+}
+
+std::vector<Sequence::Checkpoint> LocalSequence::checkpoints() const {
+  std::vector<Checkpoint> list;
+  if (recurrent_ == nullptr) return list;
+  for (const auto& [slot, saved] : checkpoints_) {
+    list.push_back({slot, saved.length, saved.recurrent.base});
+  }
+  return list;
 }
 
 Result<Digest> LocalSequence::digest() const {
@@ -131,9 +167,14 @@ Result<std::vector<std::byte>> LocalSequence::write() const {
     }
   }
   if (recurrent_ != nullptr && length_ != 0) {
-    TANDEM_ASSIGN(const auto checkpoint, recurrent_->save());
-    writer.write(checkpoint.base);
-    writer.append(std::as_bytes(std::span(checkpoint.values)));
+    TANDEM_ASSIGN(const auto moment, recurrent_->save());
+    write_moment(writer, moment);
+    writer.write(static_cast<uint32_t>(checkpoints_.size()));
+    for (const auto& [slot, saved] : checkpoints_) {
+      writer.write(slot);
+      writer.write(saved.length);
+      write_moment(writer, saved.recurrent);
+    }
   }
   return writer.release();
 }
@@ -145,9 +186,7 @@ Status LocalSequence::read(std::span<const std::byte> bytes) {
   return status;
 }
 
-Status LocalSequence::read_state(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  const auto length = reader.read<uint32_t>();
+Status LocalSequence::read_keys_values(ByteReader& reader, uint32_t length) {
   const uint64_t position = uint64_t{cache_->position_values()} * sizeof(int16_t);
   if (!reader.ok() || length > arithmetic::kMaxPositions ||
       uint64_t{length} * kv_layers_ > reader.remaining() / std::max<uint64_t>(position, 1)) {
@@ -164,21 +203,36 @@ Status LocalSequence::read_state(std::span<const std::byte> bytes) {
       TANDEM_TRY(cache_->import_positions(layer, first, count, values));
     }
   }
+  return {};
+}
+
+Status LocalSequence::read_state(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const auto length = reader.read<uint32_t>();
+  TANDEM_TRY(read_keys_values(reader, length));
   if (recurrent_ != nullptr && length != 0) {
     TANDEM_TRY(recurrent_->reserve());
-    TANDEM_ASSIGN(auto checkpoint, recurrent_->save());  // of the shape that is wanted
-    checkpoint.base = reader.read<uint32_t>();
-    checkpoint.length = length;
-    const auto part = reader.take(reader.remaining());
-    checkpoint.values.resize(part.size() / sizeof(float));
-    if (part.size() % sizeof(float) != 0 || !reader.ok()) {
-      return invalid("the recurrent state of a conversation is cut short");
+    TANDEM_ASSIGN(auto moment, recurrent_->save());  // for its shape
+    TANDEM_TRY(read_moment(reader, length, moment));
+    const auto count = reader.read<uint32_t>();
+    if (count > limit_) {
+      return invalid("a state with " + std::to_string(count) + " checkpoints, at most " +
+                     std::to_string(limit_) + " are possible");
     }
-    if (!part.empty()) std::memcpy(checkpoint.values.data(), part.data(), part.size());
-    for (const float value : checkpoint.values) {
-      if (!std::isfinite(value)) return invalid("a recurrent state holds what is not a number");
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto slot = reader.read<uint32_t>();
+      Saved saved;
+      saved.length = reader.read<uint32_t>();
+      if (!reader.ok() || saved.length > length || saved.length == 0 ||
+          (!checkpoints_.empty() && checkpoints_.rbegin()->first >= slot)) {
+        return invalid("a checkpoint of another length, or out of order");
+      }
+      saved.recurrent.shape = moment.shape;
+      saved.recurrent.layers = moment.layers;
+      TANDEM_TRY(read_moment(reader, saved.length, saved.recurrent));
+      checkpoints_[slot] = std::move(saved);
     }
-    TANDEM_TRY(recurrent_->restore(checkpoint));
+    TANDEM_TRY(recurrent_->restore(moment));
   }
   if (!reader.finished()) return invalid("the state of a conversation has bytes left over");
   length_ = length;

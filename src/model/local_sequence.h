@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "base/bytes.h"
 #include "kernels/kernels.h"
 #include "model/state.h"
 
@@ -29,6 +30,7 @@ class LocalSequence final : public Sequence {
   [[nodiscard]] Status save(uint32_t slot) override;
   [[nodiscard]] Status restore(uint32_t slot, uint32_t length) override;
   void drop(uint32_t slot) override { checkpoints_.erase(slot); }
+  [[nodiscard]] std::vector<Checkpoint> checkpoints() const override;
   [[nodiscard]] Result<Digest> digest() const override;
   [[nodiscard]] Result<std::vector<std::byte>> write() const override;
   [[nodiscard]] Status read(std::span<const std::byte> bytes) override;
@@ -43,11 +45,12 @@ class LocalSequence final : public Sequence {
   void append(uint32_t tokens, bool ok);
 
  private:
-  struct Checkpoint {
+  struct Saved {
     uint32_t length = 0;
     kernels::RecurrentCheckpoint recurrent;
   };
   Status read_state(std::span<const std::byte> bytes);
+  Status read_keys_values(ByteReader& reader, uint32_t length);
 
   const Stage* owner_;
   std::unique_ptr<kernels::KvCache> cache_;
@@ -55,7 +58,7 @@ class LocalSequence final : public Sequence {
   std::unique_ptr<kernels::RecurrentState> recurrent_;
   uint32_t limit_;
   uint32_t length_ = 0;
-  std::map<uint32_t, Checkpoint> checkpoints_;
+  std::map<uint32_t, Saved> checkpoints_;
 };
 
 }  // namespace tandem::model

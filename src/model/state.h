@@ -47,18 +47,25 @@ class Sequence {
     return rollback(length);
   }
   virtual void drop(uint32_t slot) { (void)slot; }
+  struct Checkpoint {
+    uint32_t slot = 0;
+    uint32_t length = 0;
+    uint32_t floor = 0;
+  };
+  /// Those that read() brought, or save() made, by slot. Empty where they are worth nothing.
+  [[nodiscard]] virtual std::vector<Checkpoint> checkpoints() const { return {}; }
 
   /// SHA-256 of everything that later positions depend on: equal for equal states on all machines,
   /// however they were come by. Error: kMemory, kUnsupported.
   [[nodiscard]] virtual Result<Digest> digest() const {
     return unsupported("this sequence has no digest");
   }
-  /// The present state as bytes, for read() of a sequence of the same layers of the same model
-  /// (state_file.h). Errors: kMemory, kUnsupported.
+  /// The present state and its checkpoints as bytes, for read() of a sequence of the same layers of
+  /// the same model (state_file.h). Errors: kMemory, kUnsupported.
   [[nodiscard]] virtual Result<std::vector<std::byte>> write() const {
     return unsupported("this sequence can't be written");
   }
-  /// Takes the place of whatever was held; checkpoints are dropped. On an error (kInvalid: not what
+  /// Takes the place of whatever was held, checkpoints included. On an error (kInvalid: not what
   /// write() gives for these layers; kMemory) nothing is held.
   [[nodiscard]] virtual Status read(std::span<const std::byte> bytes) {
     (void)bytes;

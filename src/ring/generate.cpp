@@ -220,4 +220,30 @@ Result<Answer> Conversation::generate(const GenerateRequest& request) {
   return answer;
 }
 
+Result<model::StateFile> Conversation::save(const model::StateIdentity& identity) const {
+  model::StateFile file;
+  file.identity = identity;
+  file.tokens = held_;
+  TANDEM_ASSIGN(file.state, ring_.write_state());
+  return file;
+}
+
+Status Conversation::load(const model::StateFile& file, const model::StateIdentity& identity) {
+  held_.clear();
+  if (!(file.identity == identity)) {
+    TANDEM_TRY(ring_.reset());
+    return invalid("the state is one of another model, or of other weights");
+  }
+  TANDEM_TRY(ring_.read_state(file.state));
+  const bool known = std::all_of(file.tokens.begin(), file.tokens.end(),
+                                 [&](uint32_t token) { return token < vocab_; });
+  if (ring_.length() != file.tokens.size() || !known) {
+    TANDEM_TRY(ring_.reset());
+    return invalid("the state is not one of the tokens that it names");
+  }
+  held_ = file.tokens;
+  broken_ = false;
+  return {};
+}
+
 }  // namespace tandem::ring

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "decode/sampler.h"
 #include "model/stage.h"
+#include "model/state_file.h"
 #include "ring/host.h"
 #include "text/tokenizer.h"
 
@@ -88,6 +89,13 @@ class Conversation {
   /// Errors: kInvalid (a parameter, or a prompt that leaves no position to answer in), kPeer, …;
   /// being cancelled is no error.
   Result<Answer> generate(const GenerateRequest& request);
+
+  /// What the caches hold, to go on with in another process; `identity` of all layers. Errors as
+  /// Ring::write_state.
+  [[nodiscard]] Result<model::StateFile> save(const model::StateIdentity& identity) const;
+  /// The way back. Errors: kInvalid (of another model, layers or bits, of other tokens than it
+  /// says, or as Ring::read_state), after which nothing is held.
+  Status load(const model::StateFile& file, const model::StateIdentity& identity);
 
   /// The tokens whose positions the caches hold.
   [[nodiscard]] const std::vector<uint32_t>& held() const { return held_; }

@@ -35,6 +35,12 @@ bool Ring::recurrent() const {
 size_t Ring::stage_count() const {
   return state_->stage_count();
 }
+Result<std::vector<std::byte>> Ring::write_state() const {
+  return state_->write_state();
+}
+Status Ring::read_state(std::span<const std::byte> bytes) {
+  return state_->read_state(bytes);
+}
 Status Ring::reset() {
   return state_->reset();
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,13 @@ class Ring {
   Status keep();
   /// Stages one after the other, those of the host and of the workers.
   [[nodiscard]] size_t stage_count() const;
+
+  /// What the layers hold of the conversation, as bytes that read_state() of a ring over the same
+  /// model takes, in another process too. Error: kUnsupported if workers hold layers.
+  [[nodiscard]] Result<std::vector<std::byte>> write_state() const;
+  /// Takes the place of what was held, checkpoints included. On an error nothing is held. Errors:
+  /// kUnsupported likewise, kInvalid (not such bytes), kMemory.
+  Status read_state(std::span<const std::byte> bytes);
 
   /// Asks the workers for their counters. A worker that does not answer within a second is reported
   /// with the last ones known.

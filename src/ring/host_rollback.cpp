@@ -131,6 +131,37 @@ Status RingState::keep() {
   return mark(wire::Control::kSave, slot);
 }
 
+Result<std::vector<std::byte>> RingState::write_state() const {
+  TANDEM_TRY(alive());
+  if (!peers_.empty() || own_.size() != 1) {
+    return unsupported("a conversation whose layers lie on workers can't be kept on disk yet");
+  }
+  return own_.front()->sequence->write();
+}
+
+Status RingState::read_state(std::span<const std::byte> bytes) {
+  TANDEM_TRY(reset());
+  if (!peers_.empty() || own_.size() != 1) {
+    return unsupported("a conversation whose layers lie on workers can't come from disk yet");
+  }
+  model::Sequence& sequence = *own_.front()->sequence;
+  TANDEM_TRY(sequence.read(bytes));
+  if (sequence.length() > options_.context) {
+    const uint32_t length = sequence.length();
+    TANDEM_TRY(sequence.rollback(0));
+    return invalid("a state of " + std::to_string(length) + " positions, the context has " +
+                   std::to_string(options_.context));
+  }
+  length_ = sequence.length();
+  floor_ = sequence.floor();
+  for (const auto& checkpoint : sequence.checkpoints()) {
+    marks_[checkpoint.slot] = {checkpoint.length, checkpoint.floor};
+  }
+  // A pending reset is for workers, of which there are none.
+  pending_ = wire::Control::kNone;
+  return {};
+}
+
 Status RingState::mark(wire::Control control, uint32_t slot) {
   TANDEM_TRY(alive());
   const uint32_t limit = model::checkpoint_limit(options_.config);

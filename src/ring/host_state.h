@@ -27,6 +27,8 @@ class RingState {
   Status rollback(uint32_t length);
   Result<uint32_t> go_back(uint32_t length);
   Status keep();
+  [[nodiscard]] Result<std::vector<std::byte>> write_state() const;
+  Status read_state(std::span<const std::byte> bytes);
   [[nodiscard]] bool recurrent() const { return recurrent_; }
   [[nodiscard]] size_t stage_count() const;
   Status reset();
