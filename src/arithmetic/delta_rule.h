@@ -40,8 +40,8 @@ uint64_t exp2_fraction32(uint32_t x);
 float decay_constant(double a_log);
 
 /// log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|) in units of 2^-32, its logarithm
-/// 2 atanh(e / (2 + e)) in units of 2^-30 by ten terms of the series. Absolute error < 2^-28 and
-/// 2^-23 of max(x, 0).
+/// 2 atanh(e / (2 + e)) in units of 2^-30 by ten terms of the series. Error < 2^-28 and 2^-23 of
+/// the result.
 float softplus(float x);
 
 /// exp(-exp(A_log) softplus(a + dt_bias)) as 2^-r, r = softplus(a + dt_bias) * constant. In [0, 1];

@@ -43,6 +43,7 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   object["text"] = answer.text;
   object["tokens"] = answer.tokens;
   object["prompt_tokens"] = answer.prompt_tokens;
+  object["reused_tokens"] = answer.reused_tokens;
   object["prompt_token_ids"] = prompt;
   object["finish"] = std::string(name(answer.finish));
   object["logits_sha256"] = hex(answer.logits_sha256);

@@ -87,7 +87,7 @@ struct AttentionStep {
   /// If `gated`: `gate` is [tokens, heads, 2, head_dim], the second half of each head a gate that
   /// the head's output is multiplied by, through the logistic function.
   bool gated = false;
-  Floats gate;
+  Floats gate = {};
 };
 
 /// A gated delta net between its projections.

@@ -22,20 +22,25 @@ TANDEM_AVX512 inline __m512 joined(const __m512 (&sums)[4]) {
   return _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3]));
 }
 
-// A row of the block: the new state, and what it adds to the output.
-template <bool kOutput>
+// A row of the block: the new state, and what it adds to the output. A row is a cache line: where
+// it is not read again soon it goes to memory past the caches, which saves reading it there first.
+template <bool kOutput, bool kStream>
 TANDEM_AVX512 inline void row(const float* from, float* to, float key, const float* query,
                               __m512 decay, __m512 delta, __m512& sum) {
   const __m512 kept = _mm512_mul_ps(_mm512_loadu_ps(from), decay);
   const __m512 added = _mm512_mul_ps(_mm512_set1_ps(key), delta);
   const __m512 next = state_value(_mm512_add_ps(kept, added));
-  _mm512_storeu_ps(to, next);
+  if constexpr (kStream) {
+    _mm512_stream_ps(to, next);
+  } else {
+    _mm512_storeu_ps(to, next);
+  }
   if constexpr (kOutput) {
     sum = _mm512_add_ps(sum, _mm512_mul_ps(next, _mm512_set1_ps(*query)));
   }
 }
 
-template <bool kOutput>
+template <bool kOutput, bool kStream>
 TANDEM_AVX512 void steps(const DeltaTask& task) {
   const float* from = task.from;
   for (uint32_t t = 0; t < task.tokens; ++t) {
@@ -58,7 +63,8 @@ TANDEM_AVX512 void steps(const DeltaTask& task) {
     for (uint32_t i = 0; i < task.key_dim; i += 4) {
       for (uint32_t p = 0; p < 4; ++p) {
         const size_t at = size_t{i + p} * 16;
-        row<kOutput>(from + at, task.to + at, key[i + p], query + i + p, decay, delta, outs[p]);
+        row<kOutput, kStream>(from + at, task.to + at, key[i + p], query + i + p, decay, delta,
+                              outs[p]);
       }
     }
     if constexpr (kOutput) {
@@ -67,15 +73,19 @@ TANDEM_AVX512 void steps(const DeltaTask& task) {
     }
     from = task.to;
   }
+  if constexpr (kStream) _mm_sfence();
 }
 
 }  // namespace
 
 void delta(const DeltaTask& task) {
-  if (task.queries != nullptr) {
-    steps<true>(task);
+  const bool aligned = reinterpret_cast<uintptr_t>(task.to) % 64 == 0;
+  if (task.queries == nullptr) {
+    steps<false, false>(task);
+  } else if (task.tokens == 1 && task.from != task.to && aligned) {
+    steps<true, true>(task);
   } else {
-    steps<false>(task);
+    steps<true, false>(task);
   }
 }
 
