@@ -200,8 +200,8 @@ void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions
           task.heads = kGroup;
           task.position = positions - tokens + t;
           task.constant = 100.0F;
-          if (!set.attention(cache.view(0, static_cast<uint32_t>(head)), task, scratch[head],
-                             out.data() + slot * kDim)) {
+          if (!set.attention(cache.view(0, static_cast<uint32_t>(head)), task, nullptr,
+                             scratch[head], out.data() + slot * kDim)) {
             std::abort();
           }
         }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "arithmetic/exponential.h"
-
 namespace tandem::arithmetic {
 
 float score_constant(double scale) {
@@ -18,23 +16,29 @@ int32_t score(const Vector16& q, const Vector16& k, float constant) {
   return round_to_int(std::clamp(value, -0x1p30F, 0x1p30F));
 }
 
+int32_t sink_score(float logit) {
+  const float value = logit * kLog2e16;
+  if (!(value > -0x1p30F)) return -(1 << 30);
+  return round_to_int(std::min(value, 0x1p30F));
+}
+
 void attention(const AttentionInput& input, std::span<float> out) {
   const size_t positions = input.keys.size();
   std::vector<int32_t> scores(positions);
-  int32_t largest = INT32_MIN;
+  int32_t largest = input.sink;
   for (size_t j = 0; j < positions; ++j) {
     scores[j] = score(input.query, input.keys[j], input.constant);
     largest = std::max(largest, scores[j]);
   }
-  uint64_t denominator = 0;
+  uint64_t denominator = softmax_mass(static_cast<uint32_t>(int64_t{largest} - input.sink));
   std::vector<int32_t> shifts(positions);
   std::vector<uint32_t> mantissas(positions);
-  int32_t least = INT32_MAX;
+  int32_t least = kMostShift;
   for (size_t j = 0; j < positions; ++j) {
     const auto distance = static_cast<uint32_t>(int64_t{largest} - scores[j]);
     const uint32_t k = distance >> 16;
     mantissas[j] = exp2_fraction(distance & 65535U);
-    if (k < 42) denominator += static_cast<uint64_t>(shift_round(int64_t{mantissas[j]} << 24, k));
+    denominator += softmax_mass(distance);
     shifts[j] = static_cast<int32_t>(k) - input.values[j].exponent;
     least = std::min(least, shifts[j]);
   }

@@ -89,6 +89,7 @@ uint64_t phase_step(double radians) {
   const double scaled = turns * 4294967296.0;
   const auto high = static_cast<uint64_t>(scaled);
   const double rest = (scaled - static_cast<double>(high)) * 4294967296.0;
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): what the contract says, to the last case.
   return (high << 32) + static_cast<uint64_t>(rest + 0.5);
 }
 

@@ -102,7 +102,6 @@ using Status = Result<void>;
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 /// `TANDEM_ASSIGN(auto x, expression);` declares x from a Result's value or returns its error.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration in parentheses is none.
 #define TANDEM_ASSIGN(declaration, expression)                 \
   auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression); \
   if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok()) {         \

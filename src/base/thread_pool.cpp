@@ -41,30 +41,26 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   piece_ = piece;
   context_ = context;
   next_.store(0, std::memory_order_relaxed);
-  gate_.fetch_or(kOpen, std::memory_order_release);
-  generation_.fetch_add(1, std::memory_order_release);
-  wake_all(generation_);
+  gate_.set(kOpen);
+  generation_.add(1);
+  generation_.wake();
   work();
   // Every piece is taken: whoever has not come yet is not waited for.
-  gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
-  const auto done = [this] { return gate_.load(std::memory_order_acquire) == 0; };
-  if (spin(done)) return;
-  for (uint32_t inside = gate_.load(std::memory_order_acquire); inside != 0;
-       inside = gate_.load(std::memory_order_acquire)) {
-    wait_while(gate_, inside);
-  }
+  gate_.clear(kOpen);
+  if (spin([this] { return gate_.get() == 0; })) return;
+  for (uint32_t inside = gate_.get(); inside != 0; inside = gate_.get()) gate_.wait_while(inside);
 }
 
 void ThreadPool::helper() {
   uint32_t seen = 0;
   while (true) {
-    const auto moved = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
-    if (!spin(moved)) wait_while(generation_, seen);
+    const auto moved = [this, seen] { return generation_.get() != seen; };
+    if (!spin(moved)) generation_.wait_while(seen);
     if (!moved()) continue;
-    seen = generation_.load(std::memory_order_acquire);
+    seen = generation_.get();
     if (stop_.load()) return;
-    if ((gate_.fetch_add(1, std::memory_order_acq_rel) & kOpen) != 0) work();
-    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_one(gate_);
+    if ((gate_.add(1) & kOpen) != 0) work();
+    if (gate_.add(~0U) == 1) gate_.wake();
   }
 }
 

@@ -10,6 +10,8 @@
 #include <thread>
 #endif
 
+#include "base/wait.h"
+
 namespace tandem {
 
 /// `threads` threads in all, the caller among them: a pool of one starts none. Fewer if the system
@@ -64,11 +66,11 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   Piece piece_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<uint64_t> next_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  alignas(64) WaitedNumber generation_;
   // Helpers inside a loop, and whether they may still enter it. A helper that the system has not
   // given a core comes to a closed gate and goes back to waiting; the caller never waits for it.
   static constexpr uint32_t kOpen = 1U << 31;
-  alignas(64) std::atomic<uint32_t> gate_{0};
+  alignas(64) WaitedNumber gate_;
   std::atomic<bool> stop_{false};
 };
 

@@ -2,7 +2,6 @@
 #include <system_error>
 
 #include "base/thread_pool.h"
-#include "base/wait.h"
 
 namespace tandem {
 
@@ -16,8 +15,8 @@ ThreadPool::ThreadPool(uint32_t threads) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  generation_.fetch_add(1);
-  wake_all(generation_);
+  generation_.add(1);
+  generation_.wake();
   for (std::thread& thread : helpers_) thread.join();
 }
 

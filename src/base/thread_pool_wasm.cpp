@@ -54,8 +54,8 @@ ThreadPool::ThreadPool(uint32_t threads) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  generation_.fetch_add(1);
-  wake_all(generation_);
+  generation_.add(1);
+  generation_.wake();
   for (const uint32_t place : helpers_) {
     std::atomic<uint32_t>& state = g_places[place].state;
     while (state.load(std::memory_order_acquire) == kTaken) wait_while(state, kTaken);

@@ -37,8 +37,8 @@ struct Bench {
   }
 };
 
-/// What a decode pass reads: every layer's weights, the head, and the positions of the KV cache
-/// that each layer sees, on average over the tokens generated.
+/// What a decode pass reads: every layer's weights, of experts those that a token uses, the head,
+/// and the positions of the KV cache that each layer sees, on average over the tokens generated.
 uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
   const model::ModelConfig& config = session.config();
   // An embedding of its own is not read through, and neither are the positions of GPT-2.
@@ -46,7 +46,7 @@ uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
   head.tied_embeddings = true;
   head.learned_positions = false;
   uint64_t bytes = model::ends_bytes(head, session.stage_options().weights);
-  for (const ring::StageReport& stage : session.ring().stages()) bytes += stage.weight_bytes;
+  bytes += model::bytes_read(config, session.stage_options().weights, 0, config.layers);
   const uint64_t positions = uint64_t{flags.prompt} + flags.generate / 2;
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     const uint64_t window = config.window[layer];

@@ -181,7 +181,7 @@ class Chat {
 Result<int> talk(const ChatFlags& flags) {
   TANDEM_ASSIGN(const auto parameters, flags.sampling.checked());
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
-  TANDEM_ASSIGN(const Text text, Text::open(model.checkpoint->folder()));
+  TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   if (!text.chat) {
     return unsupported(model.checkpoint->folder().string() +
                        ": the model has no chat template; continue texts with 'tandem run'");

@@ -87,7 +87,7 @@ class LogitsRun {
                            0,
                            0});
       }
-      TANDEM_ASSIGN(writer, weights::SafetensorsWriter::create(flags_.out, std::move(tensors)));
+      TANDEM_ASSIGN(writer, weights::SafetensorsWriter::create(flags_.out, tensors));
     }
     Sha256 hash;
     std::vector<float> logits;

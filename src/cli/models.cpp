@@ -4,6 +4,7 @@
 
 #include "cli/cache.h"
 #include "cli/commands.h"
+#include "cli/quality.h"
 #include "cli/session.h"
 #include "model/families.h"
 
@@ -17,6 +18,7 @@ struct ModelsFlags {
   uint32_t context = 4096;
   std::string cache;
   bool clear_cache = false;
+  bool quality = false;
   bool json = false;
 };
 
@@ -25,6 +27,7 @@ struct Need {
   uint64_t layer = 0;   ///< bytes of the largest layer
   uint64_t layers = 0;  ///< of all layers
   uint64_t ends = 0;
+  uint64_t read = 0;    ///< weights that one token reads, the head included
   uint64_t total = 0;   ///< layers, ends, and KV caches at the context
   uint64_t cached = 0;  ///< of them quantized on disk already
 };
@@ -47,6 +50,8 @@ struct Inspection {
   uint64_t state = 0;      ///< all that a conversation of the context may come to hold
   Beside drafting, left_out;
   Need eight, four;
+  std::string stored_types;          ///< "84 Q4_K; 49 F32"
+  std::vector<KindQuality> quality;  ///< if it was asked for
 };
 
 /// A tensor that the model needs is missing or has another shape.
@@ -85,11 +90,16 @@ Need need(const model::ModelConfig& config, model::WeightBits bits, uint64_t kv_
     result.layers += bytes;
   }
   result.ends = model::ends_bytes(config, bits);
+  model::ModelConfig head = config;
+  head.tied_embeddings = true;
+  head.learned_positions = false;
+  result.read = model::bytes_read(config, bits, 0, config.layers) + model::ends_bytes(head, bits);
   result.total = result.layers + result.ends + kv_bytes;
   return result;
 }
 
-Inspection inspect(const fs::path& folder, uint32_t context, const weights::PackedCache* cache) {
+Inspection inspect(const fs::path& folder, uint32_t context, bool quality,
+                   const weights::PackedCache* cache) {
   Inspection result;
   result.folder = folder.string();
   auto model = Model::open(folder.string());
@@ -99,6 +109,7 @@ Inspection inspect(const fs::path& folder, uint32_t context, const weights::Pack
   }
   result.config = model->config;
   result.stored = model->checkpoint->bytes();
+  result.stored_types = stored_types(*model->checkpoint);
   for (const weights::TensorInfo& tensor : model->checkpoint->tensors()) {
     const auto of = [&](std::string_view prefix) {
       return !prefix.empty() && tensor.name.starts_with(prefix);
@@ -133,6 +144,15 @@ Inspection inspect(const fs::path& folder, uint32_t context, const weights::Pack
     result.eight.cached = cached(model::WeightBits::k8);
     result.four.cached = cached(model::WeightBits::k4);
   }
+  if (quality) {
+    ThreadPool pool(cores());
+    auto measured = measure_quality(*model, pool, cancel_flag());
+    if (!measured.ok()) {
+      result.problem = measured.error().message;
+    } else {
+      result.quality = std::move(*measured);
+    }
+  }
   return result;
 }
 
@@ -146,8 +166,13 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   object["layers"] = one.config.layers;
   object["hidden_size"] = one.config.hidden_size;
   object["vocab"] = one.config.vocab;
+  if (one.config.moe.experts != 0) {
+    object["experts"] = one.config.moe.experts;
+    object["experts_per_token"] = one.config.moe.chosen;
+  }
   object["parameters"] = one.parameters;
   object["stored_bytes"] = one.stored;
+  object["stored_types"] = one.stored_types;
   object["model_context"] = one.config.context;
   if (!one.problem.empty()) return object;
   object["context"] = one.context;
@@ -157,14 +182,23 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   object["drafting"] = {{"tensors", one.drafting.tensors}, {"bytes", one.drafting.bytes}};
   object["left_out"] = {{"tensors", one.left_out.tensors}, {"bytes", one.left_out.bytes}};
   const auto width = [&](const Need& need) {
-    return nlohmann::ordered_json{{"bytes_per_layer", need.layer},
-                                  {"layers_bytes", need.layers},
-                                  {"ends_bytes", need.ends},
-                                  {"total_bytes", need.total},
-                                  {"cached_bytes", need.cached}};
+    return nlohmann::ordered_json{
+        {"bytes_per_layer", need.layer},     {"layers_bytes", need.layers},
+        {"ends_bytes", need.ends},           {"total_bytes", need.total},
+        {"bytes_read_per_token", need.read}, {"cached_bytes", need.cached}};
   };
   object["weights_8"] = width(one.eight);
   object["weights_4"] = width(one.four);
+  if (one.quality.empty()) return object;
+  object["quality"] = nlohmann::ordered_json::array();
+  for (const KindQuality& kind : one.quality) {
+    object["quality"].push_back({{"kind", kind.kind},
+                                 {"stored_as", kind.stored_as},
+                                 {"tensors", kind.tensors},
+                                 {"weights", kind.weights},
+                                 {"relative_error_8", kind.relative_8()},
+                                 {"relative_error_4", kind.relative_4()}});
+  }
   return object;
 }
 
@@ -173,19 +207,23 @@ std::string to_text(const Inspection& one) {
   if (!one.config.architecture.empty()) {
     text += "  " + one.config.architecture + ", " + std::to_string(one.config.layers) +
             " layers of width " + std::to_string(one.config.hidden_size) + ", " +
+            (one.config.moe.experts == 0
+                 ? std::string()
+                 : std::to_string(one.config.moe.experts) + " experts of which a token uses " +
+                       std::to_string(one.config.moe.chosen) + ", ") +
             number(static_cast<double>(one.parameters) / 1e6, 1) + " million parameters, " +
             bytes_text(one.stored) + " stored, context " + std::to_string(one.config.context) +
-            "\n";
+            "\n  tensors: " + one.stored_types + "\n";
   }
   if (!one.problem.empty()) return text + "  can't be run: " + one.problem + "\n";
   const auto kv = one.state;
   std::vector<std::vector<std::string>> rows{
       {"  weights", "a layer", "all layers", "embedding, head",
        (one.recurrent == 0 ? "kv cache at " : "state at ") + std::to_string(one.context), "total",
-       "quantized on disk"}};
+       "a token reads", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
-                    bytes_text(kv), bytes_text(need.total),
+                    bytes_text(kv), bytes_text(need.total), bytes_text(need.read),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});
   }
   const auto beside = [&](const Beside& some, std::string_view prefix, const char* what) {
@@ -204,7 +242,15 @@ std::string to_text(const Inspection& one) {
             std::to_string(model::checkpoint_limit(one.config)) + " checkpoints of " +
             bytes_text(model::checkpoint_bytes(one.config, 0, one.config.layers)) + "\n";
   }
-  return text + table(rows, {false, true, true, true, true, true, true});
+  text += table(rows, {false, true, true, true, true, true, true, true});
+  if (one.quality.empty()) return text;
+  rows = {{"  error of the weights", "stored as", "weights", "8 bits", "4 bits"}};
+  for (const KindQuality& kind : one.quality) {
+    rows.push_back({"  " + kind.kind, kind.stored_as, std::to_string(kind.weights),
+                    number(kind.relative_8() * 100, 3) + " %",
+                    number(kind.relative_4() * 100, 2) + " %"});
+  }
+  return text + "\n" + table(rows, {false, false, true, true, true});
 }
 
 int clear_cache(weights::PackedCache* cache, bool json) {
@@ -218,57 +264,71 @@ int clear_cache(weights::PackedCache* cache, bool json) {
   return kSuccess;
 }
 
+/// The model at a path, or the models in a folder: folders with a config.json, GGUF files, and
+/// folders with such files.
+Result<std::vector<fs::path>> find_models(const fs::path& root) {
+  std::error_code code;
+  std::vector<fs::path> found;
+  const auto is_folder = [](const fs::path& path) {
+    std::error_code ignored;
+    return fs::exists(path / "config.json", ignored);
+  };
+  if (weights::is_gguf(root) || is_folder(root)) return std::vector{root};
+  if (!fs::is_directory(root, code)) {
+    return Error{ErrorKind::kNotFound,
+                 root.string() + ": there is no such folder, or no GGUF file"};
+  }
+  found = weights::gguf_models(root);
+  for (fs::directory_iterator entry(root, code), end; !code && entry != end;
+       entry.increment(code)) {
+    const fs::path path = entry->path();
+    if (is_folder(path)) {
+      found.push_back(path);
+      continue;
+    }
+    const auto files = weights::gguf_models(path);
+    found.insert(found.end(), files.begin(), files.end());
+  }
+  std::sort(found.begin(), found.end());
+  if (!found.empty()) return found;
+  return Error{ErrorKind::kNotFound,
+               root.string() + ": neither it nor a folder in it has a config.json or a GGUF file"};
+}
+
 }  // namespace
 
 int models_command(Arguments arguments) {
   ModelsFlags own;
   Flags flags(
-      "models", "DIR [--context N] [--json]",
-      "Shows what a model is and needs, or each model of a folder of models, and how much of it\n"
-      "is kept quantized on disk. Only headers are read.");
-  flags.add_positional("DIR", own.folder, "folder of a model, or of models", false);
+      "models", "PATH [--context N] [--quality] [--json]",
+      "Shows what a model is and needs, or each model of a folder of models, what its weights are\n"
+      "stored as, and how much of it is kept quantized on disk. Only headers are read.");
+  flags.add_positional("PATH", own.folder, "a model's folder or GGUF file, or a folder of models",
+                       false);
   flags.add("--context", "N", own.context, 1, 10'000'000,
             "positions that the KV cache is to hold (default: 4096, or what the model has)");
   add_cache_flag(flags, own.cache);
   flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
+  flags.add("--quality", own.quality,
+            "read all weights and measure what quantizing them costs, by kind of tensor");
   flags.add("--json", own.json, "print one JSON object");
   flags.add_example("tandem models models");
+  flags.add_example("tandem models Qwen3-4B-Q4_K_M.gguf --quality");
   flags.add_example("tandem models ~/models/Qwen3-4B --context 32768");
   if (const auto code = flags.parse(arguments)) return *code;
   const auto cache = open_cache(own.cache, false);
   if (!cache.ok()) return flags.wrong_use(cache.error().message);
   if (own.clear_cache) return clear_cache(cache->get(), own.json);
-  if (!own.folder) return flags.wrong_use("DIR is missing: the folder of a model, or of models");
+  if (!own.folder) return flags.wrong_use("PATH is missing: a model, or a folder of models");
 
-  std::error_code code;
-  const fs::path root(*own.folder);
-  if (!fs::is_directory(root, code)) {
-    return fail("models", {ErrorKind::kNotFound, root.string() + ": there is no such folder"},
-                own.json);
-  }
-  std::vector<fs::path> folders;
-  if (fs::exists(root / "config.json", code)) {
-    folders.push_back(root);
-  } else {
-    for (fs::directory_iterator entry(root, code), end; !code && entry != end;
-         entry.increment(code)) {
-      std::error_code ignored;
-      if (fs::exists(entry->path() / "config.json", ignored)) folders.push_back(entry->path());
-    }
-    std::sort(folders.begin(), folders.end());
-  }
-  if (folders.empty()) {
-    return fail(
-        "models",
-        {ErrorKind::kNotFound, root.string() + ": neither it nor a folder in it has a config.json"},
-        own.json);
-  }
+  const auto folders = find_models(*own.folder);
+  if (!folders.ok()) return fail("models", folders.error(), own.json);
   nlohmann::ordered_json object;
   object["models"] = nlohmann::ordered_json::array();
   std::string text;
   bool any = false;
-  for (const fs::path& folder : folders) {
-    const Inspection one = inspect(folder, own.context, cache->get());
+  for (const fs::path& folder : *folders) {
+    const Inspection one = inspect(folder, own.context, own.quality, cache->get());
     any = any || one.problem.empty();
     if (own.json) {
       object["models"].push_back(to_json(one));

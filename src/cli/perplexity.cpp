@@ -53,7 +53,7 @@ double negative_log_likelihood(std::span<const float> logits, uint32_t token) {
 Result<Perplexity> measure(const PerplexityFlags& flags) {
   TANDEM_ASSIGN(const std::string content, read_text(flags.text));
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
-  TANDEM_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(model.checkpoint->folder()));
+  TANDEM_ASSIGN(const text::Tokenizer tokenizer, open_tokenizer(model.checkpoint->folder()));
   TANDEM_ASSIGN(const auto ids, tokenizer.encode(content));
   const std::vector<uint32_t> tokens(ids.begin(), ids.end());
   Perplexity result;

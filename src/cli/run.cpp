@@ -66,7 +66,7 @@ Result<int> answer_prompt(RunFlags& flags) {
     TANDEM_ASSIGN(flags.prompt, read_input(kMaxPromptBytes));
   }
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
-  TANDEM_ASSIGN(const Text text, Text::open(model.checkpoint->folder()));
+  TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   ring::GenerateRequest request;
   TANDEM_ASSIGN(request.sampler, flags.sampling.checked());
   TANDEM_ASSIGN(request.prompt, prompt_tokens(flags, text));

@@ -8,6 +8,8 @@
 #include <map>
 #include <thread>
 
+#include "weights/gguf_text.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -75,7 +77,20 @@ class LoadProgress {
   ProgressLine line_;
 };
 
+Result<text::Tokenizer> tokenizer_of(const weights::GgufText& parts) {
+  std::string templates;
+  for (const auto& [name, source] : parts.chat.templates) templates += source + "\n";
+  return text::Tokenizer::from_vocabulary(parts.vocabulary, templates);
+}
+
 }  // namespace
+
+Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
+  if (text.empty()) return std::optional<uint64_t>();
+  auto size = parse_size(text);
+  if (!size.ok()) return size.error().in("--experts-memory");
+  return std::optional<uint64_t>(*size);
+}
 
 uint32_t cores() {
   cpu_set_t set;
@@ -86,8 +101,8 @@ uint32_t cores() {
 }
 
 void ModelFlags::add_model(Flags& flags) {
-  flags.add("-m,--model", "DIR", model,
-            "folder of the model (default: $TANDEM_MODEL or storyteller)");
+  flags.add("-m,--model", "PATH", model,
+            "folder or GGUF file of the model (default: $TANDEM_MODEL or storyteller)");
 }
 
 std::vector<std::string> isa_names() {
@@ -107,6 +122,7 @@ void ModelFlags::add_all(Flags& flags) {
             "threads (default: one a core; with --local the cores shared out)");
   flags.add_choice("--isa", "SET", isa, isa_names(),
                    "instruction set of the kernels (default: best); the answer is the same");
+  flags.add("--experts-memory", "SIZE", experts_memory, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }
@@ -131,6 +147,7 @@ Status ModelFlags::check() const {
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
   }
+  TANDEM_TRY(parse_experts_memory(experts_memory));
   return {};
 }
 
@@ -151,7 +168,7 @@ Result<fs::path> find_model(const std::string& given) {
   if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
     return *models / name;
   }
-  return Error{ErrorKind::kNotFound, name + ": there is no such model folder"};
+  return Error{ErrorKind::kNotFound, name + ": there is no such model folder or file"};
 }
 
 Result<Model> Model::open(const std::string& given) {
@@ -173,6 +190,38 @@ Result<Text> Text::open(const fs::path& folder) {
   if (!chat.ok()) return chat.error();
   TANDEM_ASSIGN(auto generation, text::read_generation_config(folder, &tokenizer));
   return Text{std::move(tokenizer), std::move(*chat), std::move(generation)};
+}
+
+Result<Text> Text::open(const weights::Checkpoint& checkpoint) {
+  if (checkpoint.gguf() == nullptr) return open(checkpoint.folder());
+  const auto text = [&]() -> Result<Text> {
+    TANDEM_ASSIGN(weights::GgufText parts, weights::gguf_text(*checkpoint.gguf()));
+    TANDEM_ASSIGN(text::Tokenizer tokenizer, tokenizer_of(parts));
+    TANDEM_ASSIGN(auto chat, text::ChatTemplate::from_sources(std::move(parts.chat)));
+    return Text{std::move(tokenizer), std::move(chat), std::move(parts.generation)};
+  }();
+  if (!text.ok()) return text.error().in(checkpoint.folder().string());
+  return text;
+}
+
+Result<text::Tokenizer> open_tokenizer(const fs::path& path) {
+  std::error_code code;
+  if (fs::exists(path / "tokenizer.json", code)) return text::Tokenizer::load(path);
+  fs::path file = path;
+  if (fs::is_directory(path, code)) {
+    const auto models = weights::gguf_models(path);
+    if (models.size() != 1) return text::Tokenizer::load(path);
+    file = models.front();
+  }
+  TANDEM_ASSIGN(const auto mapping, weights::MappedFile::open(file));
+  const auto tokenizer = [&]() -> Result<text::Tokenizer> {
+    TANDEM_ASSIGN(const auto header,
+                  weights::parse_gguf(mapping->bytes(), mapping->identity().size));
+    TANDEM_ASSIGN(const auto parts, weights::gguf_text(header));
+    return tokenizer_of(parts);
+  }();
+  if (!tokenizer.ok()) return tokenizer.error().in(file.string());
+  return tokenizer;
 }
 
 std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
@@ -203,6 +252,11 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                                        "--threads", std::to_string(flags.local_threads()),
                                        "--isa",     flags.isa};
     if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
+    TANDEM_ASSIGN(const auto experts, parse_experts_memory(flags.experts_memory));
+    if (experts) {
+      arguments.insert(arguments.end(),
+                       {"--experts-memory", std::to_string(*experts / flags.local)});
+    }
     TANDEM_ASSIGN(session.local_,
                   ring::LocalWorkers::start(flags.local, executable().string(), arguments));
     addresses = session.local_->addresses();
@@ -242,6 +296,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
   ring.local.pool = std::make_shared<ThreadPool>(threads);
   ring.local.cache = session.cache_;
+  TANDEM_ASSIGN(ring.local.experts_memory, parse_experts_memory(flags.experts_memory));
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;

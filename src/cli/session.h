@@ -28,6 +28,11 @@ namespace tandem::cli {
 /// What --isa takes.
 std::vector<std::string> isa_names();
 
+/// What --experts-memory takes: nothing, or a size.
+Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text);
+inline constexpr const char* kExpertsMemoryHelp =
+    "leave experts on disk but for those used most, up to SIZE (default: all in memory)";
+
 /// Which model, and where its layers lie.
 struct ModelFlags {
   std::string model;
@@ -37,8 +42,9 @@ struct ModelFlags {
   std::string weights = "8";
   uint32_t threads = 0;  ///< 0: as many as there are cores
   std::string isa = "best";
-  uint32_t context = 0;  ///< 0: what the command needs
-  std::string cache;     ///< folder of quantized weights, "off", or empty for the usual one
+  uint32_t context = 0;        ///< 0: what the command needs
+  std::string experts_memory;  ///< a size, or empty: all experts are in memory
+  std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
   bool quiet = false;
   bool table = true;  ///< show who holds what, unless quiet
 
@@ -57,8 +63,9 @@ struct ModelFlags {
 /// Cores that this process may run on.
 uint32_t cores();
 
-/// The folder of -m: as given, or a name beside the default model; without -m $TANDEM_MODEL, or
-/// models/storyteller beside the executable or in a folder above it. Error: kNotFound.
+/// The folder or GGUF file of -m: as given, or a name beside the default model; without -m
+/// $TANDEM_MODEL, or models/storyteller beside the executable or in a folder above it. Error:
+/// kNotFound.
 Result<std::filesystem::path> find_model(const std::string& given);
 
 /// A model's folder, opened. No weights are read yet.
@@ -69,12 +76,16 @@ struct Model {
   static Result<Model> open(const std::string& given);
 };
 
+/// The tokenizer of a folder or GGUF file.
+Result<text::Tokenizer> open_tokenizer(const std::filesystem::path& path);
+
 /// The model's text side.
 struct Text {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat;
   text::GenerationConfig generation;
 
+  static Result<Text> open(const weights::Checkpoint& checkpoint);
   static Result<Text> open(const std::filesystem::path& folder);
   /// eos ids without those outside [0, vocab).
   [[nodiscard]] std::vector<uint32_t> end_ids(uint32_t vocab) const;

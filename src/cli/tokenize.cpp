@@ -21,7 +21,7 @@ Result<std::string> tokenize(TokenizeFlags& flags) {
     TANDEM_ASSIGN(flags.text, read_input(text::Tokenizer::kMaxTextBytes));
   }
   TANDEM_ASSIGN(const auto folder, find_model(flags.model));
-  TANDEM_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(folder));
+  TANDEM_ASSIGN(const text::Tokenizer tokenizer, open_tokenizer(folder));
   text::EncodeOptions options;
   options.add_special_tokens = flags.special;
   options.parse_control = !flags.user;
@@ -60,8 +60,8 @@ int tokenize_command(Arguments arguments) {
       "Shows the tokens of a text, one a line with its id and its text. Control tokens that\n"
       "are written out in TEXT, such as <|im_end|>, are read as what they are.");
   flags.add_positional("TEXT", own.text, "the text; - reads it from standard input", true);
-  flags.add("-m,--model", "DIR", own.model,
-            "folder of the model (default: $TANDEM_MODEL or storyteller)");
+  flags.add("-m,--model", "PATH", own.model,
+            "folder or GGUF file of the model (default: $TANDEM_MODEL or storyteller)");
   flags.add("--ids", own.ids, "print just the ids, in one line, separated by commas");
   flags.add("--special", own.special, "add the tokens that the model wants around a text (BOS)");
   flags.add("--user", own.user,

@@ -37,6 +37,7 @@ int worker_command(Arguments arguments) {
   std::string models;
   std::string isa = "best";
   std::string cache;
+  std::string experts;
   bool child = false;
   Flags flags(
       "worker", "--listen HOST:PORT [FLAGS]",
@@ -50,6 +51,7 @@ int worker_command(Arguments arguments) {
             "folder of models held here already; others come from the host");
   flags.add_choice("--isa", "SET", isa, isa_names(),
                    "instruction set of the kernels (default: best); the answer is the same");
+  flags.add("--experts-memory", "SIZE", experts, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
@@ -64,6 +66,9 @@ int worker_command(Arguments arguments) {
   const auto parsed = model::parse_isa(isa);
   if (!parsed.ok()) return flags.wrong_use(parsed.error().message);
   options.isa = *parsed;
+  const auto limit = parse_experts_memory(experts);
+  if (!limit.ok()) return flags.wrong_use(limit.error().message);
+  options.experts_memory = *limit;
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;

@@ -12,6 +12,11 @@
 namespace tandem::decode {
 namespace {
 
+/// Not lround(): the contract says what happens to the last case.
+uint64_t nearest(double value) {
+  return static_cast<uint64_t>(value + 0.5);  // NOLINT(bugprone-incorrect-roundings)
+}
+
 constexpr double kLog2e = 0x1.71547652b82fep+0;
 
 struct Candidate {
@@ -97,7 +102,7 @@ class Distribution {
       const double distance = (double{greatest} - double{candidates_[i].logit}) * factor;
       // 64 is far past the distance whose weight is zero, and keeps the product within 64 bits.
       const auto fixed = distance >= 64 ? uint64_t{64} << arithmetic::kDistanceBits
-                                        : static_cast<uint64_t>(distance * 4294967296.0 + 0.5);
+                                        : nearest(distance * 4294967296.0);
       bucket_of_[i] =
           static_cast<uint16_t>(std::min(fixed, arithmetic::kZeroDistance) >> kBucketShift);
       weights_[i] = arithmetic::weight_at(fixed);
@@ -112,7 +117,7 @@ class Distribution {
   /// Keeps the shortest beginning with at least `share` of the total weight.
   void keep_share(double share) {
     // In units of 2^-32, so that the comparison is one of 128-bit integers.
-    const auto units = static_cast<uint64_t>(share * 4294967296.0 + 0.5);
+    const auto units = nearest(share * 4294967296.0);
     __extension__ using Wide = unsigned __int128;
     const Wide wanted = static_cast<Wide>(total_) * std::max<uint64_t>(units, 1);
     cut([&](uint64_t sum, uint64_t) { return (static_cast<Wide>(sum) << 32) >= wanted; }, true);
@@ -120,7 +125,7 @@ class Distribution {
 
   /// Keeps candidates of at least `share` of the greatest weight.
   void keep_above(double share) {
-    const auto least = static_cast<uint64_t>(share * double{arithmetic::kFullWeight} + 0.5);
+    const auto least = nearest(share * double{arithmetic::kFullWeight});
     cut([&](uint64_t, uint64_t weight) { return weight < least; }, false);
   }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,12 +79,25 @@ struct Norm {
   arithmetic::NormConstants constants;
 };
 
+/// How heads are rotated. Where only their first channels are, a head is kept in the order that
+/// pairs channel i with i + head_dim / 2: the first half of the rotated channels, the first half of
+/// the rest, then both second halves. Scores don't depend on the order.
+struct Rotary {
+  bool enabled = false;
+  uint32_t table = 0;     ///< of set_rotations(), below kRotationTables
+  uint32_t channels = 0;  ///< rotated ones, even; 0: all
+  float rest = 1;         ///< what the others are multiplied by, for rotations that also scale
+};
+inline constexpr uint32_t kRotationTables = 3;
+
 /// What attention needs to know beside queries and cache.
 struct AttentionStep {
   uint32_t layer = 0;     ///< index within the cache
   uint32_t position = 0;  ///< of the pass's first token
   uint32_t window = 0;    ///< positions seen, the own one included; 0: all
   float constant = 0;     ///< arithmetic::score_constant
+  /// A logit for each query head that joins the softmax's denominator; none: no sinks.
+  std::optional<Vector> sinks = std::nullopt;
   /// If `gated`: `gate` is [tokens, heads, 2, head_dim], the second half of each head a gate that
   /// the head's output is multiplied by, through the logistic function.
   bool gated = false;
@@ -102,6 +116,36 @@ struct DeltaStep {
   float scale = 0;     ///< of the output: 1 / sqrt(key_dim)
 };
 
+/// One matrix of an expert: rows of its product get the bias, if it has one.
+struct ExpertMatrix {
+  Matrix matrix;
+  bool has_bias = false;
+  Vector bias;
+};
+
+/// An MLP of which a layer has several: down(gated(gate x, up x)).
+struct Expert {
+  ExpertMatrix gate, up, down;
+};
+
+/// What is between an expert's products.
+struct GatedActivation {
+  enum class Kind : uint8_t { kSilu, kClampedSwiglu } kind = Kind::kSilu;
+  float alpha = 0;  ///< clamped_swiglu
+  float limit = 0;  ///< clamped_swiglu
+};
+
+/// A layer's experts, and how tokens choose among them.
+struct ExpertsStep {
+  std::span<const Expert> experts;  ///< all of one shape
+  uint32_t chosen = 0;              ///< by a token: 1 to experts.size()
+  bool normalize = false;           ///< weights of the chosen ones sum to 1
+  GatedActivation activation;
+  /// One that every token goes to beside them, of any width; null: none. Its output is weighted
+  /// with the logistic function of the logit that follows those of the experts, and added last.
+  const Expert* shared = nullptr;
+};
+
 class Backend {
  public:
   Backend() = default;
@@ -116,6 +160,9 @@ class Backend {
   virtual Result<Matrix> add_matrix(PackedMatrix matrix) = 0;
   /// A matrix that was added, for reading rows back (the embedding of tied models).
   [[nodiscard]] virtual const PackedMatrix& matrix(Matrix matrix) const = 0;
+  /// Most bytes of experts' matrices that are `on_demand` to be copied into memory; those that are
+  /// used most are. The others stay where they are mapped. Without it none is copied.
+  virtual void limit_experts(uint64_t bytes) = 0;
   virtual Vector add_vector(std::vector<float> values) = 0;
   virtual Floats add_floats(uint32_t columns) = 0;
   virtual Activations add_activations(uint32_t columns) = 0;
@@ -133,28 +180,33 @@ class Backend {
                            Floats out) = 0;
   /// Rounds to the boundary format and back, in place: what happens between two layers.
   virtual void round_hidden(Floats hidden) = 0;
-  /// Cosines and sines of the pass's positions, [tokens][rotated values / 2], for queries() and
-  /// keys().
-  virtual void set_rotations(std::span<const arithmetic::Rotation> rotations) = 0;
+  /// Cosines and sines of the pass's positions, [tokens][head_dim / 2], for queries() and keys().
+  /// Pairs of channels that are not rotated have the default Rotation.
+  virtual void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) = 0;
   /// out = quantize(norm(in)).
   virtual void norm(Floats in, const Norm& norm, Activations out) = 0;
-  /// out = norm(in), not quantized.
+  /// out = norm(in), not quantized. `in` and `out` may be the same.
   virtual void norm_floats(Floats in, const Norm& norm, Floats out) = 0;
   /// Several products of the same activations.
   virtual void matmul(Activations in, std::span<const Product> products) = 0;
   /// hidden += delta.
   virtual void add(Floats hidden, Floats delta) = 0;
+  /// x *= factor.
+  virtual void scale(Floats x, float factor) = 0;
+  /// out = quantize(in).
+  virtual void quantize(Floats in, Activations out) = 0;
   /// out = quantize(gated_silu(gate, up)).
   virtual void gated_silu(Floats gate, Floats up, Activations out) = 0;
   /// out = quantize(gelu_tanh(in)).
   virtual void gelu(Floats in, Activations out) = 0;
-  /// Each head: norm if not null (over head_dim), quantize, rotate if `rotary`. A head of `in` that
-  /// is twice as wide as one of `out` begins with the query. Rotations of fewer than head_dim
-  /// values rotate the first ones.
-  virtual void queries(Floats in, const Norm* norm, bool rotary, Heads out) = 0;
+  /// out = quantize(gelu_tanh(gate) * up).
+  virtual void gated_gelu(Floats gate, Floats up, Activations out) = 0;
+  /// Each head: norm if not null (over head_dim), quantize, rotate. A head of `in`
+  /// that is twice as wide as one of `out` begins with the query.
+  virtual void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) = 0;
   /// The same for keys, stored at positions `position` and on of the cache's layer.
-  virtual void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                    uint32_t position) = 0;
+  virtual void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                    uint32_t layer, uint32_t position) = 0;
   /// Values, quantized and stored likewise.
   virtual void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) = 0;
   /// out[t] = quantize(all heads of attention(query t, positions seen by it)).
@@ -165,6 +217,10 @@ class Backend {
   virtual void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) = 0;
   /// out = quantize(norm of each head of `in` * silu(gate)); the norm's weight is one head's.
   virtual void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) = 0;
+  /// out[t] = weighted_sum(outputs of the experts that route() chooses for token t by its logits).
+  /// Only their weights are read, each once a pass. `logits`: [tokens, experts (+ 1 if one is
+  /// shared)].
+  virtual void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) = 0;
   /// Boundary format out; ends the use of `hidden` in this pass.
   virtual void store_hidden(Floats hidden, std::span<uint16_t> half,
                             std::span<int16_t> exponents) = 0;

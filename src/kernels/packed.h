@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/block.h"
+#include "base/result.h"
 
 namespace tandem::kernels {
 
@@ -24,6 +26,22 @@ constexpr uint32_t padded_columns(uint32_t columns) {
 constexpr uint32_t tile_count(uint32_t rows) {
   return (rows + kTileRows - 1) / kTileRows;
 }
+
+/// Weights in a mapped file of which nothing has been read yet. Thread-safe.
+class OnDemand {
+ public:
+  OnDemand() = default;
+  OnDemand(const OnDemand&) = delete;
+  OnDemand& operator=(const OnDemand&) = delete;
+  virtual ~OnDemand() = default;
+
+  /// Asks for the bytes to be read ahead, and does not wait.
+  virtual void want() = 0;
+  /// Waits until they are in memory. The first time they are checked; the error says what is wrong.
+  [[nodiscard]] virtual Status fetch() = 0;
+  /// Gives their memory back: it is read again when it is touched.
+  virtual void drop() = 0;
+};
 
 /// A matrix [rows, columns] of integer weights with a scale per row.
 ///
@@ -45,6 +63,8 @@ struct PackedMatrix {
   Block<float> row_scales;  ///< [tile_count(rows) * 16]
   /// Both lie in a mapped file: a backend may move them into memory of its own.
   bool mapped = false;
+  /// Of a mapped matrix that is not to be read before it is needed; several may share one.
+  std::shared_ptr<OnDemand> on_demand = nullptr;
 
   [[nodiscard]] uint64_t tile_bytes() const { return tile_bytes(format, columns); }
   [[nodiscard]] const uint8_t* tile(uint32_t index) const {
@@ -75,7 +95,7 @@ struct PackedMatrix {
   }
   /// The same weights again, to be read only.
   [[nodiscard]] PackedMatrix share() const {
-    return {format, rows, columns, data.share(), row_scales.share(), mapped};
+    return {format, rows, columns, data.share(), row_scales.share(), mapped, on_demand};
   }
   /// What bytes() will be for a matrix of this shape.
   static constexpr uint64_t bytes_for(WeightFormat format, uint64_t rows, uint32_t columns) {

@@ -127,6 +127,14 @@ void ProfiledBackend::add(Floats hidden, Floats delta) {
   timed("add", 0, 0, [&] { inner_->add(hidden, delta); });
 }
 
+void ProfiledBackend::scale(Floats x, float factor) {
+  timed("add", 0, 0, [&] { inner_->scale(x, factor); });
+}
+
+void ProfiledBackend::quantize(Floats in, Activations out) {
+  timed("norm", 0, 0, [&] { inner_->quantize(in, out); });
+}
+
 void ProfiledBackend::gated_silu(Floats gate, Floats up, Activations out) {
   timed("activation", 0, 0, [&] { inner_->gated_silu(gate, up, out); });
 }
@@ -135,17 +143,44 @@ void ProfiledBackend::gelu(Floats in, Activations out) {
   timed("activation", 0, 0, [&] { inner_->gelu(in, out); });
 }
 
-void ProfiledBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
+void ProfiledBackend::gated_gelu(Floats gate, Floats up, Activations out) {
+  timed("activation", 0, 0, [&] { inner_->gated_gelu(gate, up, out); });
+}
+
+void ProfiledBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
   timed("heads", 0, 0, [&] { inner_->queries(in, norm, rotary, out); });
 }
 
-void ProfiledBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                           uint32_t position) {
+void ProfiledBackend::keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                           uint32_t layer, uint32_t position) {
   timed("heads", 0, 0, [&] { inner_->keys(in, norm, rotary, cache, layer, position); });
 }
 
 void ProfiledBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
   timed("heads", 0, 0, [&] { inner_->values(in, cache, layer, position); });
+}
+
+void ProfiledBackend::experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) {
+  const auto size = [&](const Expert& expert) {
+    Size sum;
+    for (const ExpertMatrix* one : {&expert.gate, &expert.up, &expert.down}) {
+      const PackedMatrix& matrix = inner_->matrix(one->matrix);
+      sum.bytes += matrix.bytes();
+      sum.weights += uint64_t{matrix.rows} * matrix.columns;
+    }
+    return sum;
+  };
+  const Size one = size(step.experts.front());
+  const uint64_t used = uint64_t{step.chosen} * tokens_;
+  // Of several tokens' choices many are the same; at most all experts are read.
+  uint64_t bytes = one.bytes * std::min<uint64_t>(used, step.experts.size());
+  uint64_t multiply_adds = one.weights * used;
+  if (step.shared != nullptr) {
+    const Size shared = size(*step.shared);
+    bytes += shared.bytes;
+    multiply_adds += shared.weights * tokens_;
+  }
+  timed("experts", bytes, multiply_adds, [&] { inner_->experts(in, logits, step, out); });
 }
 
 void ProfiledBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,

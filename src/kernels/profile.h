@@ -61,6 +61,7 @@ class ProfiledBackend final : public Backend {
   [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
     return inner_->matrix(matrix);
   }
+  void limit_experts(uint64_t bytes) override { inner_->limit_experts(bytes); }
   Vector add_vector(std::vector<float> values) override {
     return inner_->add_vector(std::move(values));
   }
@@ -77,23 +78,27 @@ class ProfiledBackend final : public Backend {
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                    Floats out) override;
   void round_hidden(Floats hidden) override;
-  void set_rotations(std::span<const arithmetic::Rotation> rotations) override {
-    inner_->set_rotations(rotations);
+  void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) override {
+    inner_->set_rotations(table, rotations);
   }
   void norm(Floats in, const Norm& norm, Activations out) override;
   void norm_floats(Floats in, const Norm& norm, Floats out) override;
   void matmul(Activations in, std::span<const Product> products) override;
   void add(Floats hidden, Floats delta) override;
+  void scale(Floats x, float factor) override;
+  void quantize(Floats in, Activations out) override;
   void gated_silu(Floats gate, Floats up, Activations out) override;
   void gelu(Floats in, Activations out) override;
-  void queries(Floats in, const Norm* norm, bool rotary, Heads out) override;
-  void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+  void gated_gelu(Floats gate, Floats up, Activations out) override;
+  void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) override;
+  void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache, uint32_t layer,
             uint32_t position) override;
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
   void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) override;
   void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) override;
+  void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override {
     inner_->read(in, first, count, out);
@@ -104,6 +109,10 @@ class ProfiledBackend final : public Backend {
   template <typename Step>
   void timed(const std::string& part, uint64_t bytes, uint64_t multiply_adds, Step&& step);
 
+  struct Size {
+    uint64_t bytes = 0;
+    uint64_t weights = 0;
+  };
   struct HeadShape {
     uint32_t heads = 0;
     uint32_t head_dim = 0;

@@ -183,6 +183,31 @@ void run_activation(const CpuKernels& set, int which, Inputs& in, Answer& answer
   }
 }
 
+void run_clamped_swiglu(const CpuKernels& set, Inputs& in, Answer& answer) {
+  for (const uint32_t n : kLengths) {
+    const std::vector<float> gate = in.reals(n, -12, 8);
+    const std::vector<float> up = in.reals(n, -6, 6);
+    std::vector<float> out(n);
+    set.clamped_swiglu(gate.data(), up.data(), n, 1.702F, 7.0F, out.data());
+    answer.add(out);
+  }
+}
+
+void run_weighted_sum(const CpuKernels& set, Inputs& in, Answer& answer) {
+  for (const uint32_t n : kLengths) {
+    std::vector<std::vector<float>> rows;
+    std::vector<const float*> parts;
+    for (int r = 0; r < 5; ++r) rows.push_back(in.reals(n, -20, 4));
+    for (const std::vector<float>& row : rows) parts.push_back(row.data());
+    const std::vector<float> weights = in.reals(rows.size(), -8, 0);
+    for (size_t count = 1; count <= rows.size(); ++count) {
+      std::vector<float> out(n);
+      set.weighted_sum(parts.data(), weights.data(), count, n, out.data());
+      answer.add(out);
+    }
+  }
+}
+
 void run_boundary(const CpuKernels& set, Inputs& in, Answer& answer) {
   for (const uint32_t n : kLengths) {
     for (const int center : {-60, 0, 60}) {
@@ -255,7 +280,7 @@ void run_attention(const CpuKernels& set, Inputs& in, Answer& answer) {
     task.constant = arithmetic::score_constant(0.125);
     cpu::AttentionScratch scratch;
     std::vector<float> out(size_t{rows} * s.head_dim);
-    answer.add(set.attention(view, task, scratch, out.data()) ? 1 : 0);
+    answer.add(set.attention(view, task, nullptr, scratch, out.data()) ? 1 : 0);
     answer.add(out);
   }
 }
@@ -292,6 +317,8 @@ constexpr Step kSteps[] = {
     {"boundary", run_boundary, "7c541a343c25932f"},
     {"rotate", run_rotate, "465000b8790331c9"},
     {"attention", run_attention, "c695df82bb7cc614"},
+    {"clamped_swiglu", run_clamped_swiglu, "ddfc0c6166828125"},
+    {"weighted_sum", run_weighted_sum, "f2ad9684ffa0ca9f"},
 };
 
 }  // namespace

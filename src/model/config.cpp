@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "arithmetic/format.h"
+#include "model/config_json.h"
+#include "model/expert_config.h"
 #include "model/families.h"
 #include "model/rope_config.h"
 
@@ -17,40 +19,11 @@ constexpr size_t kMaxConfig = size_t{1} << 20;
 constexpr uint32_t kMaxLayers = 1024;
 constexpr uint32_t kMaxVocab = 1U << 22;
 
-std::string key_name(std::string_view text) {
-  return "'" + std::string(text) + "'";
-}
-
-// A count at `key`: an integer from 1 to `limit`, or `fallback` (if not 0) where it is absent or
-// null.
-Result<uint32_t> count(const json& object, std::string_view key, uint32_t limit,
-                       uint32_t fallback) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) {
-    if (fallback != 0) return fallback;
-    return invalid("config.json: " + key_name(key) + " is missing");
-  }
-  if (!found->is_number_integer() || found->get<double>() < 1 ||
-      found->get<double>() > static_cast<double>(limit)) {
-    return invalid("config.json: " + key_name(key) + " must be an integer from 1 to " +
-                   std::to_string(limit) + ", not " + found->dump().substr(0, 40));
-  }
-  return found->get<uint32_t>();
-}
-
-Result<bool> flag(const json& object, std::string_view key, bool fallback) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return fallback;
-  if (!found->is_boolean()) {
-    return invalid("config.json: " + key_name(key) + " must be true or false, not " +
-                   found->dump().substr(0, 40));
-  }
-  return found->get<bool>();
-}
-
 // Keys that change a forward pass in a way that no family of the table has. Each must be absent,
 // null or the value that changes nothing.
-Status refuse_unknown_arithmetic(const json& object) {
+// `family` reads its own keys itself.
+Status refuse_unknown_arithmetic(const json& object, const Family& family) {
+  const std::span<const std::string_view> own = family.own_keys;
   struct Neutral {
     std::string_view key;
     json value;
@@ -76,10 +49,19 @@ Status refuse_unknown_arithmetic(const json& object) {
       {"no_rope_layers", nullptr},
       {"alibi", false},
       {"attention_sinks", false},
+      {"n_shared_experts", 0},
+      {"first_k_dense_replace", 0},
+      {"routed_scaling_factor", 1.0},
+      {"scoring_func", "softmax"},
+      {"topk_method", "greedy"},
+      {"use_bidirectional_attention", false},
   };
   for (const Neutral& neutral : kNeutral) {
+    if (family.experts != nullptr && is_expert_key(neutral.key)) continue;
+    if (is_mxfp4(family, neutral.key, object)) continue;
     const auto found = object.find(neutral.key);
     if (found == object.end() || found->is_null() || *found == neutral.value) continue;
+    if (std::find(own.begin(), own.end(), neutral.key) != own.end()) continue;
     return unsupported("config.json: " + key_name(neutral.key) + " is " +
                        found->dump().substr(0, 60) + "; Tandem does not compute that yet");
   }
@@ -104,92 +86,116 @@ Result<const Family*> read_family(const json& object) {
                      " is not known; known are " + known);
 }
 
-// The part of a config that describes the text model: all of it, or an object within.
-Result<json> text_model(const json& whole, const Family& family) {
-  if (family.inner_config.empty() || !whole.contains(family.inner_config)) return whole;
-  json inner = whole[std::string(family.inner_config)];
-  if (!inner.is_object()) {
-    return invalid("config.json: " + key_name(family.inner_config) + " must be an object");
-  }
-  // Settings of the whole model that concern this part.
-  for (const char* key : {"tie_word_embeddings", "quantization_config"}) {
-    if (whole.contains(key) && !whole[key].is_null()) inner[key] = whole[key];
-  }
-  return inner;
-}
-
 Status read_activation(const json& object, const Family& family) {
   const auto found = object.find(family.keys.activation);
   if (found == object.end() || found->is_null()) return {};
   if (found->is_string() && found->get_ref<const std::string&>() == family.activation) return {};
-  // gelu_pytorch_tanh is another name of the same function.
-  if (found->is_string() && family.mlp == MlpKind::kGelu &&
-      found->get_ref<const std::string&>() == "gelu_pytorch_tanh") {
+  // Names of the same function.
+  constexpr std::string_view kTanhForms[] = {"gelu_new", "gelu_pytorch_tanh"};
+  if (found->is_string() && family.mlp != MlpKind::kGatedSilu &&
+      std::count(std::begin(kTanhForms), std::end(kTanhForms),
+                 found->get_ref<const std::string&>()) != 0) {
     return {};
   }
+  // "swish" is the older name of SiLU.
+  if (*found == "swish" && family.activation == "silu") return {};
   return unsupported("config.json: " + key_name(family.keys.activation) + " is " +
                      found->dump().substr(0, 40) + "; for " + std::string(family.architecture) +
                      " Tandem computes " + key_name(family.activation));
 }
 
-Status read_sizes(const json& object, ModelConfig& config) {
-  const Family& family = *config.family;
-  const ConfigKeys& keys = family.keys;
-  TANDEM_ASSIGN(config.layers, count(object, keys.layers, kMaxLayers, 0));
-  TANDEM_ASSIGN(config.hidden_size, count(object, keys.hidden_size, arithmetic::kMaxRow, 0));
-  const uint32_t wide = family.mlp == MlpKind::kGelu ? 4 * config.hidden_size : 0;
-  TANDEM_ASSIGN(config.intermediate_size,
-                count(object, keys.intermediate_size, arithmetic::kMaxRow, wide));
-  if (config.intermediate_size > arithmetic::kMaxRow) {
-    return unsupported("config.json: an MLP of width " + std::to_string(config.intermediate_size) +
-                       " is wider than " + std::to_string(arithmetic::kMaxRow));
-  }
-  TANDEM_ASSIGN(config.heads, count(object, keys.heads, 4096, 0));
+Status read_heads(const json& object, ModelConfig& config) {
+  const ConfigKeys& keys = config.family->keys;
+  const Defaults& defaults = config.family->defaults;
+  TANDEM_ASSIGN(config.heads, read_count(object, keys.heads, 4096, defaults.heads));
   config.kv_heads = config.heads;
   if (!keys.kv_heads.empty()) {
-    TANDEM_ASSIGN(config.kv_heads, count(object, keys.kv_heads, 4096, config.heads));
+    // null says as many as query heads; only a missing key has a default of its own.
+    const bool own = !object.contains(keys.kv_heads) && defaults.kv_heads != 0;
+    TANDEM_ASSIGN(config.kv_heads,
+                  read_count(object, keys.kv_heads, 4096, own ? defaults.kv_heads : config.heads));
   }
   if (config.heads % config.kv_heads != 0) {
     return invalid("config.json: " + std::to_string(config.heads) + " query heads can't share " +
                    std::to_string(config.kv_heads) + " key/value heads evenly");
   }
-  uint32_t head_dim = config.hidden_size / config.heads;
-  const bool has_head_dim = !keys.head_dim.empty() && object.contains(keys.head_dim) &&
-                            !object[std::string(keys.head_dim)].is_null();
-  if (has_head_dim) {
-    TANDEM_ASSIGN(head_dim, count(object, keys.head_dim, arithmetic::kMaxHeadDim, 0));
-  } else if (config.hidden_size % config.heads != 0 || head_dim > arithmetic::kMaxHeadDim) {
+  config.head_dim = config.hidden_size / config.heads;
+  const bool given = !keys.head_dim.empty() && has_value(object, keys.head_dim);
+  if (given || defaults.head_dim != 0) {
+    TANDEM_ASSIGN(config.head_dim,
+                  read_count(object, keys.head_dim, arithmetic::kMaxHeadDim, defaults.head_dim));
+  } else if (config.hidden_size % config.heads != 0 || config.head_dim > arithmetic::kMaxHeadDim) {
     return invalid("config.json: a hidden size of " + std::to_string(config.hidden_size) +
                    " does not divide into " + std::to_string(config.heads) + " heads of at most " +
                    std::to_string(arithmetic::kMaxHeadDim));
   }
-  config.head_dim = head_dim;
-  if (uint64_t{config.heads} * head_dim > arithmetic::kMaxRow) {
+  if (uint64_t{config.heads} * config.head_dim > arithmetic::kMaxRow) {
     return unsupported("config.json: " + std::to_string(config.heads) + " heads of " +
-                       std::to_string(head_dim) + " are wider than " +
+                       std::to_string(config.head_dim) + " are wider than " +
                        std::to_string(arithmetic::kMaxRow));
   }
-  if (family.rotary && head_dim % 2 != 0) {
+  if (config.family->rotary && config.head_dim % 2 != 0) {
     return invalid("config.json: rotary heads need an even head_dim, not " +
-                   std::to_string(head_dim));
+                   std::to_string(config.head_dim));
   }
-  TANDEM_ASSIGN(config.vocab, count(object, "vocab_size", kMaxVocab, 0));
-  TANDEM_ASSIGN(config.context, count(object, keys.context, 1U << 30, 0));
-  const auto eps = object.find(keys.norm_eps);
-  if (eps != object.end() && !eps->is_null()) {
-    if (!eps->is_number() || !(eps->get<double>() >= 0) || eps->get<double>() > 1) {
-      return invalid("config.json: " + key_name(keys.norm_eps) + " must be a number from 0 to 1");
+  return {};
+}
+
+Status read_sizes(const json& object, ModelConfig& config) {
+  const Family& family = *config.family;
+  const ConfigKeys& keys = family.keys;
+  const Defaults& defaults = family.defaults;
+  TANDEM_ASSIGN(config.layers, read_count(object, keys.layers, kMaxLayers, defaults.layers));
+  TANDEM_ASSIGN(config.hidden_size,
+                read_count(object, keys.hidden_size, arithmetic::kMaxRow, defaults.hidden_size));
+  const uint32_t wide =
+      family.mlp == MlpKind::kGelu ? 4 * config.hidden_size : defaults.intermediate_size;
+  TANDEM_ASSIGN(config.intermediate_size,
+                read_count(object, keys.intermediate_size, arithmetic::kMaxRow, wide));
+  if (config.intermediate_size > arithmetic::kMaxRow) {
+    return unsupported("config.json: an MLP of width " + std::to_string(config.intermediate_size) +
+                       " is wider than " + std::to_string(arithmetic::kMaxRow));
+  }
+  TANDEM_TRY(read_heads(object, config));
+  TANDEM_ASSIGN(config.vocab, read_count(object, "vocab_size", kMaxVocab, defaults.vocab));
+  TANDEM_ASSIGN(config.context, read_count(object, keys.context, 1U << 30, defaults.context));
+  TANDEM_ASSIGN(config.norm_eps, read_number(object, keys.norm_eps, 0, 1, defaults.norm_eps));
+  return {};
+}
+
+// A wrapping config and the wrapped one may both say whether the head is the embedding.
+Status read_tied(const json& whole, const json& object, ModelConfig& config) {
+  TANDEM_ASSIGN(const bool inner,
+                read_flag(object, "tie_word_embeddings", config.family->tied_by_default));
+  TANDEM_ASSIGN(config.tied_embeddings, read_flag(whole, "tie_word_embeddings", inner));
+  config.tied_if_no_head = config.tied_embeddings != inner;
+  return {};
+}
+
+// The object that describes the text model.
+Result<const json*> text_object(const json& whole, const Family& family) {
+  if (family.text_config.empty()) return &whole;
+  const auto found = whole.find(family.text_config);
+  if (found == whole.end() || !found->is_object()) {
+    return invalid("config.json: " + key_name(family.text_config) + " must be an object");
+  }
+  return &*found;
+}
+
+std::string_view dtype_of(const json& whole, const json& object) {
+  for (const json* place : {&object, &whole}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      const auto found = place->find(key);
+      if (found != place->end() && found->is_string()) return found->get_ref<const std::string&>();
     }
-    config.norm_eps = eps->get<double>();
-  } else {
-    config.norm_eps = family.norm == NormKind::kLayer ? 1e-5 : 1e-6;
   }
   return {};
 }
 
 Status read_biases(const json& object, ModelConfig& config) {
-  TANDEM_ASSIGN(const bool attention, flag(object, "attention_bias", false));
-  TANDEM_ASSIGN(const bool mlp, flag(object, "mlp_bias", false));
+  TANDEM_ASSIGN(const bool attention,
+                read_flag(object, "attention_bias", config.family->biased_by_default));
+  TANDEM_ASSIGN(const bool mlp, read_flag(object, "mlp_bias", false));
   switch (config.family->bias) {
     case BiasRule::kNone:
     case BiasRule::kQueryKeyValue:
@@ -210,96 +216,44 @@ Status read_biases(const json& object, ModelConfig& config) {
   return {};
 }
 
-Status read_windows(const json& object, ModelConfig& config) {
-  config.window.assign(config.layers, 0);
-  const auto rule = config.family->window;
-  if (rule == Family::Window::kNone) return {};
-  TANDEM_ASSIGN(const bool opted_in, flag(object, "use_sliding_window", false));
-  if (rule == Family::Window::kOptIn && !opted_in) return {};
-  const auto given = object.find("sliding_window");
-  if (given != object.end() && given->is_null()) return {};
-  TANDEM_ASSIGN(const uint32_t window, count(object, "sliding_window", 1U << 30, 4096));
-  const auto types = object.find("layer_types");
-  if (types != object.end() && types->is_array()) {
-    if (types->size() != config.layers) {
-      return invalid("config.json: 'layer_types' names " + std::to_string(types->size()) +
-                     " layers, the model has " + std::to_string(config.layers));
-    }
-    for (uint32_t i = 0; i < config.layers; ++i) {
-      const json& type = (*types)[i];
-      if (type == "sliding_attention") {
-        config.window[i] = window;
-      } else if (type != "full_attention") {
-        return unsupported("config.json: layer " + std::to_string(i) + " is of type " +
-                           type.dump().substr(0, 40));
-      }
-    }
-    return {};
-  }
-  uint32_t first = 0;
-  if (rule == Family::Window::kOptIn) {
-    TANDEM_ASSIGN(first, count(object, "max_window_layers", kMaxLayers, 28));
-  }
-  for (uint32_t i = first; i < config.layers; ++i) config.window[i] = window;
-  return {};
-}
-
-// Layers, shapes and settings of gated delta nets.
-Status read_hybrid(const json& object, ModelConfig& config) {
-  config.kinds.assign(config.layers, LayerKind::kAttention);
-  if (!config.family->hybrid) return {};
-  config.gated_attention = config.unit_offset_norms = true;
-  TANDEM_ASSIGN(const bool gate, flag(object, "attn_output_gate", true));
-  if (!gate) return unsupported("config.json: 'attn_output_gate' is false; Tandem computes true");
-  const auto types = object.find("layer_types");
-  if (types != object.end() && !types->is_null()) {
-    if (!types->is_array() || types->size() != config.layers) {
-      return invalid("config.json: 'layer_types' must be a list of " +
-                     std::to_string(config.layers) + " layers' types");
-    }
-    for (uint32_t i = 0; i < config.layers; ++i) {
-      const json& type = (*types)[i];
-      if (type == "linear_attention") {
-        config.kinds[i] = LayerKind::kDeltaNet;
-      } else if (type != "full_attention") {
-        return unsupported("config.json: layer " + std::to_string(i) + " is of type " +
-                           type.dump().substr(0, 40));
-      }
-    }
-  } else {
-    TANDEM_ASSIGN(const uint32_t interval, count(object, "full_attention_interval", kMaxLayers, 4));
-    for (uint32_t i = 0; i < config.layers; ++i) {
-      if ((i + 1) % interval != 0) config.kinds[i] = LayerKind::kDeltaNet;
-    }
-  }
-  kernels::DeltaShape& delta = config.delta;
-  TANDEM_ASSIGN(delta.key_heads, count(object, "linear_num_key_heads", 4096, 16));
-  TANDEM_ASSIGN(delta.value_heads, count(object, "linear_num_value_heads", 4096, 32));
-  TANDEM_ASSIGN(delta.key_dim, count(object, "linear_key_head_dim", arithmetic::kMaxHeadDim, 128));
-  TANDEM_ASSIGN(delta.value_dim,
-                count(object, "linear_value_head_dim", arithmetic::kMaxHeadDim, 128));
-  TANDEM_ASSIGN(delta.kernel, count(object, "linear_conv_kernel_dim", 8, 4));
-  if (delta.value_heads % delta.key_heads != 0 || delta.key_dim % 16 != 0 ||
-      delta.value_dim % 16 != 0 || delta.kernel < 2) {
-    return unsupported("config.json: a gated delta net of " + std::to_string(delta.key_heads) +
-                       " key heads of " + std::to_string(delta.key_dim) + ", " +
-                       std::to_string(delta.value_heads) + " value heads of " +
-                       std::to_string(delta.value_dim) + " and a convolution over " +
-                       std::to_string(delta.kernel) +
-                       " positions; heads must share evenly, their sizes be multiples of 16, and "
-                       "the convolution see 2 to 8 positions");
-  }
-  if (delta.columns() > arithmetic::kMaxRow ||
-      2 * config.heads * config.head_dim > arithmetic::kMaxRow) {
-    return unsupported(
-        "config.json: projections of " +
-        std::to_string(std::max(delta.columns(), 2 * config.heads * config.head_dim)) +
-        " columns are wider than " + std::to_string(arithmetic::kMaxRow));
-  }
-  return {};
-}
-
 }  // namespace
+
+Result<uint32_t> read_count(const json& object, std::string_view key, uint32_t limit,
+                            uint32_t fallback) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) {
+    if (fallback != 0) return fallback;
+    return invalid("config.json: " + key_name(key) + " is missing");
+  }
+  if (!found->is_number_integer() || found->get<double>() < 1 ||
+      found->get<double>() > static_cast<double>(limit)) {
+    return invalid("config.json: " + key_name(key) + " must be an integer from 1 to " +
+                   std::to_string(limit) + ", not " + found->dump().substr(0, 40));
+  }
+  return found->get<uint32_t>();
+}
+
+Result<bool> read_flag(const json& object, std::string_view key, bool fallback) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return fallback;
+  if (!found->is_boolean()) {
+    return invalid("config.json: " + key_name(key) + " must be true or false, not " +
+                   found->dump().substr(0, 40));
+  }
+  return found->get<bool>();
+}
+
+Result<double> read_number(const json& object, std::string_view key, double low, double high,
+                           double fallback) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return fallback;
+  if (!found->is_number() || !(found->get<double>() >= low) || found->get<double>() > high) {
+    const auto text = [](double x) { return json(x).dump(); };
+    return invalid("config.json: " + key_name(key) + " must be a number from " + text(low) +
+                   " to " + text(high) + ", not " + found->dump().substr(0, 40));
+  }
+  return found->get<double>();
+}
 
 uint32_t ModelConfig::recurrent_layers(uint32_t first, uint32_t last) const {
   return static_cast<uint32_t>(
@@ -316,23 +270,28 @@ Result<ModelConfig> parse_config(std::string_view text) {
   if (!whole.is_object()) return invalid("config.json: not a JSON object");
   ModelConfig config;
   TANDEM_ASSIGN(config.family, read_family(whole));
-  TANDEM_ASSIGN(const json object, text_model(whole, *config.family));
+  TANDEM_ASSIGN(const json* const text_model, text_object(whole, *config.family));
+  const json& object = *text_model;
   config.architecture = config.family->architecture;
   config.norm = config.family->norm;
   config.mlp = config.family->mlp;
   config.qk_norm = config.family->qk_norm;
+  config.norm_plus_one = config.family->norm_plus_one;
   config.prefix = config.family->names.prefix;
+  config.head = config.family->names.head;
   config.learned_positions = !config.family->names.positions.empty();
   config.rope.enabled = config.family->rotary;
-  TANDEM_TRY(refuse_unknown_arithmetic(object));
+  TANDEM_TRY(refuse_unknown_arithmetic(object, *config.family));
+  TANDEM_TRY(refuse_unknown_arithmetic(whole, *config.family));
   TANDEM_TRY(read_activation(object, *config.family));
   TANDEM_TRY(read_sizes(object, config));
   TANDEM_TRY(read_biases(object, config));
-  TANDEM_TRY(read_windows(object, config));
+  TANDEM_TRY(read_layer_kinds(object, config));
   TANDEM_TRY(read_hybrid(object, config));
-  TANDEM_ASSIGN(config.tied_embeddings,
-                flag(object, "tie_word_embeddings", config.family->tied_by_default));
+  TANDEM_TRY(read_multipliers(object, dtype_of(whole, object), config));
+  TANDEM_TRY(read_tied(whole, object, config));
   if (config.rope.enabled) TANDEM_TRY(read_rope(object, config));
+  TANDEM_TRY(read_experts(object, config));
   config.context = std::min(config.context, arithmetic::kMaxPositions);
   return config;
 }
@@ -341,12 +300,24 @@ void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_vi
   const TensorNames& names = config.family->names;
   const std::string bare = std::string(names.embedding) + ".weight";
   config.prefix = names.prefix;
-  const std::string_view inner = config.family->inner_prefix;
-  if (!inner.empty() && has(std::string(inner) + bare)) {
-    config.prefix = inner;
-  } else if (!has(config.prefix + bare) && has(bare)) {
-    config.prefix.clear();
+  const auto fits = [&](std::string_view prefix) { return has(std::string(prefix) + bare); };
+  if (!fits(names.prefix)) {
+    for (const std::string_view wrapped : names.wrapped_prefixes) {
+      if (!wrapped.empty() && fits(wrapped)) config.prefix = wrapped;
+    }
+    if (config.prefix == names.prefix && fits("")) config.prefix.clear();
   }
+  // A wrapped model's head stands beside it, within the wrapper or not.
+  config.head = names.head;
+  bool has_head = has(config.head + ".weight");
+  const size_t wrapper = config.prefix.find('.') + 1;
+  if (!has_head && wrapper < config.prefix.size()) {
+    const std::string inner = config.prefix.substr(0, wrapper) + config.head;
+    has_head = has(inner + ".weight");
+    if (has_head) config.head = inner;
+  }
+  if (config.tied_if_no_head) config.tied_embeddings = !has_head;
+  resolve_experts(config, has);
 }
 
 }  // namespace tandem::model

@@ -78,6 +78,9 @@ class LocalEnds final : public Ends {
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = static_cast<float>(integers[i]) * scale;
       }
+      if (config_.embedding_scale != 1) {
+        for (float& value : values) value *= config_.embedding_scale;
+      }
       if (config_.learned_positions) {
         const float* own = &positions_[(position + t) * config_.hidden_size];
         for (size_t i = 0; i < values.size(); ++i) values[i] += own[i];
@@ -100,6 +103,7 @@ class LocalEnds final : public Ends {
     TANDEM_TRY(load(hidden, first, count));
     backend_->norm(hidden_, norm_, normed_);
     backend_->matmul(normed_, {&head_, 1});
+    if (config_.logit_scale != 1) backend_->scale(logits_, config_.logit_scale);
     backend_->read(logits_, 0, count, logits);
     return backend_->finish();
   }

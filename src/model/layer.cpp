@@ -4,35 +4,65 @@
 #include <utility>
 
 #include "arithmetic/delta_rule.h"
+#include "model/experts.h"
 #include "model/families.h"
 
 namespace tandem::model {
 namespace {
 
 using kernels::Backend;
-using kernels::Product;
+
+// What a half of a layer reads: the hidden state, normed if the family has such a norm.
+void enter_half(std::string_view name, const kernels::Norm& norm, const LayerBuffers& buffers,
+                Backend& backend) {
+  if (name.empty()) {
+    backend.quantize(buffers.hidden, buffers.normed);
+  } else {
+    backend.norm(buffers.hidden, norm, buffers.normed);
+  }
+}
+
+// Adds what a half of a layer made.
+void leave_half(const ModelConfig& config, std::string_view name, const kernels::Norm& norm,
+                const LayerBuffers& buffers, Backend& backend) {
+  if (!name.empty()) backend.norm_floats(buffers.delta, norm, buffers.delta);
+  if (config.residual_scale != 1) backend.scale(buffers.delta, config.residual_scale);
+  backend.add(buffers.hidden, buffers.delta);
+}
 
 void attention_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
                     const PassState& state, Backend& backend) {
-  backend.norm(buffers.hidden, layer.attention_norm, buffers.normed);
+  enter_half(config.family->names.attention_norm, layer.attention_norm, buffers, backend);
   const std::array products = {layer.query, layer.key, layer.value};
   backend.matmul(buffers.normed, products);
-  const kernels::Norm* query_norm = config.qk_norm ? &layer.query_norm : nullptr;
-  const kernels::Norm* key_norm = config.qk_norm ? &layer.key_norm : nullptr;
-  backend.queries(buffers.query, query_norm, config.rope.enabled, buffers.heads);
-  backend.keys(buffers.key, key_norm, config.rope.enabled, *state.cache, state.cache_layer,
-               state.position);
+  if (config.qk_norm == QueryKeyNorm::kProjection) {
+    backend.norm_floats(buffers.query, layer.query_norm, buffers.query);
+    backend.norm_floats(buffers.key, layer.key_norm, buffers.key);
+  }
+  const bool each = config.qk_norm == QueryKeyNorm::kHead;
+  const LayerRotation& rotation = state.rotations[static_cast<size_t>(layer.rope)];
+  backend.queries(buffers.query, each ? &layer.query_norm : nullptr, rotation.rotary,
+                  buffers.heads);
+  backend.keys(buffers.key, each ? &layer.key_norm : nullptr, rotation.rotary, *state.cache,
+               state.cache_layer, state.position);
   backend.values(buffers.value, *state.cache, state.cache_layer, state.position);
+  if (state.far.enabled) {
+    const kernels::Rotary far = layer.rope == LayerRope::kNone ? kernels::Rotary{} : state.far;
+    backend.keys(buffers.key, each ? &layer.key_norm : nullptr, far, *state.cache,
+                 state.far_cache_layer, state.position);
+    backend.values(buffers.value, *state.cache, state.far_cache_layer, state.position);
+  }
   kernels::AttentionStep step;
   step.layer = state.cache_layer;
   step.position = state.position;
   step.window = layer.window;
-  step.constant = state.score_constant;
+  step.constant = rotation.score_constant;
+  step.sinks = layer.sinks;
   step.gated = config.gated_attention;
   step.gate = buffers.query;
   backend.attention(buffers.heads, *state.cache, step, buffers.attended);
   backend.matmul(buffers.attended, {&layer.output, 1});
-  backend.add(buffers.hidden, buffers.delta);
+  leave_half(config, config.family->names.attention_post, layer.attention_post, buffers, backend);
 }
 
 void delta_half(const Layer& layer, const LayerBuffers& buffers, const PassState& state,
@@ -50,7 +80,12 @@ void delta_half(const Layer& layer, const LayerBuffers& buffers, const PassState
 
 void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
               Backend& backend) {
-  backend.norm(buffers.hidden, layer.mlp_norm, buffers.normed);
+  enter_half(config.family->names.mlp_norm, layer.mlp_norm, buffers, backend);
+  if (!layer.moe.experts.empty()) {
+    run_experts(config, layer.moe, buffers, backend);
+    leave_half(config, config.family->names.mlp_post, layer.mlp_post, buffers, backend);
+    return;
+  }
   switch (config.mlp) {
     case MlpKind::kGatedSilu: {
       const std::array products = {layer.gate, layer.up};
@@ -62,9 +97,15 @@ void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers&
       backend.matmul(buffers.normed, {&layer.up, 1});
       backend.gelu(buffers.up, buffers.inner);
       break;
+    case MlpKind::kGatedGelu: {
+      const std::array products = {layer.gate, layer.up};
+      backend.matmul(buffers.normed, products);
+      backend.gated_gelu(buffers.gate, buffers.up, buffers.inner);
+      break;
+    }
   }
   backend.matmul(buffers.inner, {&layer.down, 1});
-  backend.add(buffers.hidden, buffers.delta);
+  leave_half(config, config.family->names.mlp_post, layer.mlp_post, buffers, backend);
 }
 
 }  // namespace
@@ -113,12 +154,20 @@ LayerNames layer_names(const ModelConfig& config, uint32_t layer) {
                           config.attention_bias);
     result.output = matrix(names.output, 0, hidden, q_rows, config.output_bias);
   }
-  if (!names.gate.empty()) result.gate = matrix(names.gate, 0, inner, hidden, config.mlp_bias);
-  result.up = matrix(names.up, 0, inner, hidden, config.mlp_bias);
+  if (!names.gate_up.empty()) {
+    result.gate = matrix(names.gate_up, 0, inner, hidden, config.mlp_bias);
+    result.up = matrix(names.gate_up, inner, inner, hidden, config.mlp_bias);
+  } else {
+    if (!names.gate.empty()) result.gate = matrix(names.gate, 0, inner, hidden, config.mlp_bias);
+    result.up = matrix(names.up, 0, inner, hidden, config.mlp_bias);
+  }
   result.down = matrix(names.down, 0, hidden, inner, config.mlp_bias);
   result.attention_norm = full(names.attention_norm);
+  result.sinks = full(family.sinks);
   result.mlp_norm = full(names.mlp_norm);
-  if (config.qk_norm && !delta) {
+  result.attention_post = full(names.attention_post);
+  result.mlp_post = full(names.mlp_post);
+  if (config.qk_norm != QueryKeyNorm::kNone && !delta) {
     result.query_norm = full(names.query_norm);
     result.key_norm = full(names.key_norm);
   }
@@ -135,7 +184,7 @@ LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
   buffers.key = backend.add_floats(kv_columns);
   buffers.value = backend.add_floats(kv_columns);
   buffers.up = backend.add_floats(config.intermediate_size);
-  if (config.mlp == MlpKind::kGatedSilu) {
+  if (config.gated()) {
     buffers.gate = backend.add_floats(config.intermediate_size);
   }
   buffers.normed = backend.add_activations(config.hidden_size);
@@ -151,6 +200,11 @@ LayerBuffers make_buffers(const ModelConfig& config, Backend& backend) {
     buffers.decay = backend.add_floats(delta.value_heads);
     buffers.recalled = backend.add_activations(delta.values());
   }
+  if (config.moe.experts != 0) {
+    const uint32_t logits = config.moe.experts + (config.moe.shared_width != 0 ? 1U : 0U);
+    buffers.router = backend.add_floats(logits);
+    buffers.router_rest = backend.add_floats(logits);
+  }
   return buffers;
 }
 
@@ -161,13 +215,17 @@ Status load_attention(const ModelConfig& config, const LayerNames& names,
   TANDEM_ASSIGN(layer.query, loader.product(names.query, buffers.query));
   TANDEM_ASSIGN(layer.key, loader.product(names.key, buffers.key));
   TANDEM_ASSIGN(layer.value, loader.product(names.value, buffers.value));
-  if (config.qk_norm) {
+  if (config.qk_norm != QueryKeyNorm::kNone) {
     TANDEM_ASSIGN(layer.query_norm,
-                  loader.norm(names.query_norm, config, config.head_dim, NormKind::kRms));
+                  loader.norm(names.query_norm, config, config.query_norm_size(), NormKind::kRms));
     TANDEM_ASSIGN(layer.key_norm,
-                  loader.norm(names.key_norm, config, config.head_dim, NormKind::kRms));
+                  loader.norm(names.key_norm, config, config.key_norm_size(), NormKind::kRms));
   }
   TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  if (!names.sinks.empty()) {
+    TANDEM_ASSIGN(auto sinks, loader.floats(names.sinks, 0, config.heads));
+    layer.sinks = loader.backend().add_vector(std::move(sinks));
+  }
   return {};
 }
 
@@ -208,7 +266,7 @@ Status load_delta(const ModelConfig& config, const LayerNames& names, const Laye
   TANDEM_ASSIGN(auto bias, loader.floats(names.decay_bias, 0, shape.value_heads));
   layer.delta.bias = loader.vector(std::move(bias));
   ModelConfig plain = config;
-  plain.unit_offset_norms = false;
+  plain.norm_plus_one = false;
   TANDEM_ASSIGN(layer.delta_norm,
                 loader.norm(names.delta_norm, plain, shape.value_dim, NormKind::kRms));
   TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
@@ -221,23 +279,34 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerB
                          WeightLoader& loader) {
   const LayerNames names = layer_names(config, index);
   Layer layer;
-  layer.window = config.window[index];
-  loader.expect(layer_matrices(config, index));
-  TANDEM_ASSIGN(layer.attention_norm,
-                loader.norm(names.attention_norm, config, config.hidden_size, config.norm));
   layer.kind = names.kind;
+  layer.window = config.window[index];
+  layer.rope = config.layer_rope[index];
+  loader.expect(layer_matrices(config, index));
+  const auto norm = [&](const std::string& name, kernels::Norm& out) -> Status {
+    if (name.empty()) return {};
+    TANDEM_ASSIGN(out, loader.norm(name, config, config.hidden_size, config.norm));
+    return {};
+  };
+  TANDEM_TRY(norm(names.attention_norm, layer.attention_norm));
   if (layer.kind == LayerKind::kDeltaNet) {
     TANDEM_TRY(load_delta(config, names, buffers, loader, layer));
   } else {
     TANDEM_TRY(load_attention(config, names, buffers, loader, layer));
   }
-  TANDEM_ASSIGN(layer.mlp_norm,
-                loader.norm(names.mlp_norm, config, config.hidden_size, config.norm));
-  if (config.mlp == MlpKind::kGatedSilu) {
+  TANDEM_TRY(norm(names.attention_post, layer.attention_post));
+  TANDEM_TRY(norm(names.mlp_norm, layer.mlp_norm));
+  if (config.has_experts(index)) {
+    TANDEM_ASSIGN(layer.moe, load_experts(config, index, buffers, loader));
+    TANDEM_TRY(norm(names.mlp_post, layer.mlp_post));
+    return layer;
+  }
+  if (config.gated()) {
     TANDEM_ASSIGN(layer.gate, loader.product(names.gate, buffers.gate));
   }
   TANDEM_ASSIGN(layer.up, loader.product(names.up, buffers.up));
   TANDEM_ASSIGN(layer.down, loader.product(names.down, buffers.delta));
+  TANDEM_TRY(norm(names.mlp_post, layer.mlp_post));
   return layer;
 }
 

@@ -1,6 +1,7 @@
 // A layer of a model: its weights as handles of a backend, and its forward pass as a list of steps.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,6 +24,9 @@ struct MatrixName {
   std::string tensor;  ///< without ".weight"
   weights::MatrixPart part;
   bool has_bias = false;
+  bool bare = false;  ///< the tensor's name has no ".weight"
+
+  [[nodiscard]] std::string weight() const { return bare ? tensor : tensor + ".weight"; }
 };
 
 /// The tensors of one layer by role. Roles that a family or kind of layer lacks have an empty
@@ -31,6 +35,8 @@ struct LayerNames {
   LayerKind kind = LayerKind::kAttention;
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
+  std::string attention_post, mlp_post;                        ///< likewise
+  std::string sinks;                                           ///< the whole name
   // Delta nets. `output` is theirs too.
   MatrixName mixed, delta_gate, rate, decay;
   std::string convolution, delta_norm;  ///< without ".weight"
@@ -43,11 +49,27 @@ kernels::WeightFormat ends_format(WeightBits bits);
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
+/// A layer's experts in a backend (experts.h).
+struct ExpertBlock {
+  /// Logits of the experts, and of the shared one's gate: the product of the router's weights in 8
+  /// bits, and that of what these leave out.
+  kernels::Product router, rest;
+  std::vector<kernels::Expert> experts;  ///< empty: the layer has an MLP
+  std::optional<kernels::Expert> shared;
+};
+/// How often a cache holds each layer: twice where ModelConfig::far_from() says so.
+inline uint32_t cached_ways(const ModelConfig& config) {
+  return config.far_from() == 0 ? 1 : 2;
+}
+
 /// One layer's weights in a backend.
 struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
-  kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
+  kernels::Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post, mlp_post;
   uint32_t window = 0;
+  LayerRope rope = LayerRope::kGlobal;
+  std::optional<kernels::Vector> sinks;
+  ExpertBlock moe;
   LayerKind kind = LayerKind::kAttention;
   kernels::Product mixed, delta_gate, rate, decay;
   kernels::Norm delta_norm;
@@ -63,6 +85,7 @@ struct LayerBuffers {
   kernels::Activations attended;  ///< [tokens, heads * head_dim]
   kernels::Activations inner;     ///< [tokens, intermediate_size]
   kernels::Heads heads;
+  kernels::Floats router, router_rest;  ///< [tokens, experts (+ 1)]
   // Delta nets.
   kernels::Floats mixed;          ///< [tokens, delta.columns()]
   kernels::Floats delta_gate;     ///< [tokens, delta.values()]
@@ -99,6 +122,8 @@ class WeightLoader {
         progress_(std::move(progress)),
         cache_(cache) {}
 
+  /// Experts are to stay in the cache's files.
+  void leave_experts_on_disk() { on_disk_ = true; }
   /// Announces that exactly these matrices come next, in this order: they are one entry of the
   /// cache.
   void expect(std::span<const MatrixName> names);
@@ -107,6 +132,23 @@ class WeightLoader {
   Result<kernels::Product> product(const MatrixName& name, kernels::Floats out);
   /// Quantizes a matrix without giving it to the backend.
   Result<kernels::PackedMatrix> matrix(const MatrixName& name);
+  /// Matrices that are entries of the cache of their own, in the order of `units`: what the cache
+  /// has comes from there, several at a time; the rest is quantized, tensor by tensor if `by_role`
+  /// (all first matrices, all second ones, …), else unit by unit. Units are of equal length. After
+  /// leave_experts_on_disk() they are `on_demand` and count for nothing; error kInvalid if there is
+  /// no cache, kIo if it can't keep them.
+  Result<std::vector<std::vector<kernels::PackedMatrix>>> units(
+      std::span<const std::vector<MatrixName>> units, kernels::WeightFormat format, bool by_role);
+  /// The weights [rows of all tensors together, columns] of small matrices as two products whose
+  /// sum is nearly that of the stored weights: they in 8 bits a row, and what that leaves out
+  /// likewise. The first one has `bias`, if it is not empty.
+  Result<std::array<kernels::Product, 2>> fine(std::span<const MatrixName> names,
+                                               std::vector<float> bias,
+                                               const std::array<kernels::Floats, 2>& outs);
+  [[nodiscard]] kernels::Backend& backend() { return backend_; }
+  [[nodiscard]] WeightBits bits() const {
+    return format_ == kernels::WeightFormat::k8 ? WeightBits::k8 : WeightBits::k4;
+  }
   /// A norm over n values.
   Result<kernels::Norm> norm(const std::string& name, const ModelConfig& config, uint32_t n,
                              NormKind kind);
@@ -124,6 +166,15 @@ class WeightLoader {
   /// The next expected matrix from the cache, if it had them.
   std::optional<kernels::PackedMatrix> from_cache();
   void keep(const kernels::PackedMatrix& matrix);
+  Result<kernels::PackedMatrix> quantized(const MatrixName& name, kernels::WeightFormat format);
+  std::optional<std::vector<kernels::PackedMatrix>> unit_from_cache(
+      std::span<const MatrixName> unit, kernels::WeightFormat format, ThreadPool& pool,
+      std::optional<Digest>& key);
+  Status finish_unit(const std::optional<Digest>& key, std::span<const MatrixName> names,
+                     kernels::WeightFormat format, std::vector<kernels::PackedMatrix>& unit);
+  Result<std::vector<float>> read_floats(const std::string& tensor, uint64_t first, uint64_t count);
+  /// A tensor that is still at hand from the call before, or from the source.
+  Result<weights::TensorData> tensor(const std::string& name);
 
   weights::TensorSource& source_;
   kernels::Backend& backend_;
@@ -140,17 +191,29 @@ class WeightLoader {
   size_t expected_ = 0;
   std::vector<kernels::PackedMatrix> found_;
   std::vector<kernels::PackedMatrix> made_;
+  std::optional<weights::TensorData> last_;
+  bool on_disk_ = false;
 };
 
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,
                          WeightLoader& loader);
+
+/// How the layers of one kind rotate heads, and scale scores, in a pass.
+struct LayerRotation {
+  kernels::Rotary rotary;
+  float score_constant = 0;
+};
 
 /// Where a pass stands: what a layer's steps need beside its weights.
 struct PassState {
   kernels::KvCache* cache = nullptr;
   uint32_t cache_layer = 0;  ///< index within `cache`, or within `recurrent`
   uint32_t position = 0;
-  float score_constant = 0;
+  LayerRotation rotations[3];  ///< by LayerRope
+  /// Positions below ModelConfig::far_from(): how later ones see their keys, and the layer of the
+  /// cache that holds them so.
+  kernels::Rotary far;
+  uint32_t far_cache_layer = 0;
   kernels::RecurrentState* recurrent = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
 #include "kernels/profile.h"
+#include "model/experts.h"
 #include "model/layer.h"
 #include "model/local_sequence.h"
 #include "model/rope_config.h"
@@ -17,7 +18,12 @@ class LocalStage final : public Stage {
  public:
   LocalStage(const ModelConfig& config, const StageOptions& options,
              std::unique_ptr<kernels::Backend> backend)
-      : config_(config), options_(options), rope_(config), backend_(std::move(backend)) {}
+      : config_(config),
+        options_(options),
+        rope_(config.rope, config.head_dim),
+        local_rope_(config.local_rope, config.head_dim),
+        far_rope_(config.rope, config.head_dim, true),
+        backend_(std::move(backend)) {}
 
   [[nodiscard]] Status load_layers(weights::TensorSource& source, ThreadPool& pool,
                                    const LoadProgress& progress) {
@@ -30,11 +36,22 @@ class LocalStage final : public Stage {
     buffers_ = make_buffers(config_, *backend_);
     WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress,
                         options_.cache.get());
+    if (options_.experts_memory) {
+      loader.leave_experts_on_disk();
+      backend_->limit_experts(*options_.experts_memory);
+    }
     for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
       TANDEM_ASSIGN(auto layer, load_layer(config_, i, buffers_, loader));
       layers_.push_back(layer);
     }
     bytes_ = loader.bytes();
+    if (options_.experts_memory) {
+      uint64_t movable = 0;
+      for (uint32_t i = options_.first_layer; i < options_.last_layer; ++i) {
+        movable += movable_expert_bytes(config_, i, options_.weights);
+      }
+      bytes_ += std::min(movable, *options_.experts_memory);
+    }
     return {};
   }
 
@@ -46,7 +63,11 @@ class LocalStage final : public Stage {
         backend.label(layer.query.matrix, "q, k, v");
       }
       backend.label(layer.output.matrix, "o");
-      const bool gated = config_.mlp == MlpKind::kGatedSilu;
+      if (!layer.moe.experts.empty()) {
+        backend.label(layer.moe.router.matrix, "router");
+        continue;
+      }
+      const bool gated = config_.gated();
       backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
       backend.label(layer.down.matrix, "down");
     }
@@ -55,10 +76,11 @@ class LocalStage final : public Stage {
   [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
     const uint32_t recurrent = config_.recurrent_layers(options_.first_layer, options_.last_layer);
     const uint32_t attention = static_cast<uint32_t>(layers_.size()) - recurrent;
-    auto cache = backend_->new_cache(attention, config_.kv_heads, config_.head_dim);
+    const uint32_t kept = attention * cached_ways(config_);
+    auto cache = backend_->new_cache(kept, config_.kv_heads, config_.head_dim);
     std::unique_ptr<kernels::RecurrentState> state;
     if (recurrent != 0) state = backend_->new_recurrent(recurrent, config_.delta);
-    return std::make_unique<LocalSequence>(this, std::move(cache), attention, std::move(state),
+    return std::make_unique<LocalSequence>(this, std::move(cache), kept, std::move(state),
                                            checkpoint_limit(config_));
   }
 
@@ -70,24 +92,24 @@ class LocalStage final : public Stage {
     TANDEM_TRY(check(own->length(), position, hidden));
     const uint32_t tokens = hidden.tokens();
     if (tokens == 0) return {};
+    const uint32_t far = config_.far_from();
+    if (position < far && position + tokens > far) return run_both(*own, far - position, hidden);
     TANDEM_TRY(own->reserve(position + tokens));
     TANDEM_TRY(backend_->begin(tokens));
-    if (config_.rope.enabled) {
-      rotations_.clear();
-      rope_.rotations(position, tokens, rotations_);
-      backend_->set_rotations(rotations_);
-    }
-    backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
     PassState state;
+    set_rotations(position, tokens, state);
+    backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
     state.cache = &own->cache();
     state.recurrent = own->recurrent();
     state.position = position;
-    state.score_constant =
-        arithmetic::score_constant(rope_.score_factor() / square_root(config_.head_dim));
     uint32_t of_kind[2] = {};
+    const auto attention = static_cast<uint32_t>(layers_.size()) -
+                           config_.recurrent_layers(options_.first_layer, options_.last_layer);
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (i != 0) backend_->round_hidden(buffers_.hidden);
-      state.cache_layer = of_kind[layers_[i].kind == LayerKind::kDeltaNet ? 1 : 0]++;
+      const uint32_t own_layer = of_kind[layers_[i].kind == LayerKind::kDeltaNet ? 1 : 0]++;
+      state.far_cache_layer = attention + own_layer;
+      state.cache_layer = far != 0 && position >= far ? state.far_cache_layer : own_layer;
       run_layer(config_, layers_[i], buffers_, state, *backend_);
     }
     // An own copy: a failed pass leaves the caller's hidden states and the sequence as they were.
@@ -107,8 +129,66 @@ class LocalStage final : public Stage {
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
 
  private:
-  // Exactly rounded by IEEE 754, so the same on every machine.
-  static double square_root(double x) { return __builtin_sqrt(x); }
+  // The first `near` tokens and the others as passes of their own, which are rotated differently.
+  [[nodiscard]] Status run_both(LocalSequence& sequence, uint32_t near, HiddenStates& hidden) {
+    const uint32_t position = sequence.length();
+    const auto cut = static_cast<std::ptrdiff_t>(near);
+    const std::ptrdiff_t values = cut * hidden.width;
+    HiddenStates first;
+    HiddenStates second;
+    first.width = second.width = hidden.width;
+    first.exponents.assign(hidden.exponents.begin(), hidden.exponents.begin() + cut);
+    first.values.assign(hidden.values.begin(), hidden.values.begin() + values);
+    second.exponents.assign(hidden.exponents.begin() + cut, hidden.exponents.end());
+    second.values.assign(hidden.values.begin() + values, hidden.values.end());
+    TANDEM_TRY(run(sequence, position, first));
+    if (Status status = run(sequence, position + near, second); !status.ok()) {
+      if (Status back = sequence.rollback(position); !back.ok()) return back;
+      return status;
+    }
+    std::copy(first.exponents.begin(), first.exponents.end(), hidden.exponents.begin());
+    std::copy(first.values.begin(), first.values.end(), hidden.values.begin());
+    std::copy(second.exponents.begin(), second.exponents.end(), hidden.exponents.begin() + cut);
+    std::copy(second.values.begin(), second.values.end(), hidden.values.begin() + values);
+    return {};
+  }
+
+  // What each kind of layer needs of a pass's positions.
+  void set_rotations(uint32_t position, uint32_t tokens, PassState& state) {
+    const uint32_t far = config_.far_from();
+    set_rotation(nullptr, 0, position, tokens, state.rotations[size_t{0}]);
+    if (config_.rope.enabled) {
+      LayerRotation& global = state.rotations[static_cast<size_t>(LayerRope::kGlobal)];
+      set_rotation(&rope_, 0, position, tokens, global);
+      LayerRotation later;
+      if (far != 0) set_rotation(&far_rope_, 2, position, tokens, later);
+      if (far != 0 && position >= far) {
+        global = later;
+      } else {
+        state.far = later.rotary;
+      }
+    }
+    if (config_.local_rope.enabled) {
+      set_rotation(&local_rope_, 1, position, tokens,
+                   state.rotations[static_cast<size_t>(LayerRope::kLocal)]);
+    }
+  }
+
+  // `rope` is null for layers without; `table` is its place in the backend.
+  void set_rotation(const Rope* rope, uint32_t table, uint32_t position, uint32_t tokens,
+                    LayerRotation& rotation) {
+    const double factor = rope == nullptr ? 1.0 : rope->score_factor();
+    // A root is exactly rounded by IEEE 754, so the same on every machine.
+    const double scale = config_.attention_multiplier != 0
+                             ? factor * config_.attention_multiplier
+                             : factor / __builtin_sqrt(config_.query_scalar);
+    rotation.score_constant = arithmetic::score_constant(scale);
+    if (rope == nullptr) return;
+    rotation.rotary = rope->rotary(table);
+    rotations_.clear();
+    rope->rotations(position, tokens, rotations_);
+    backend_->set_rotations(table, rotations_);
+  }
 
   [[nodiscard]] Status check(uint32_t length, uint32_t position, const HiddenStates& hidden) const {
     if (position != length) {
@@ -142,6 +222,8 @@ class LocalStage final : public Stage {
   ModelConfig config_;
   StageOptions options_;
   Rope rope_;
+  Rope local_rope_;
+  Rope far_rope_;
   std::unique_ptr<kernels::Backend> backend_;
   LayerBuffers buffers_;
   std::vector<Layer> layers_;

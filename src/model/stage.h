@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,10 @@ struct StageOptions {
   std::shared_ptr<ThreadPool> pool;
   /// Where quantized weights are taken from and kept; null: nowhere.
   std::shared_ptr<weights::PackedStore> cache;
+  /// Experts stay in the cache's files, and those that are used most are copied into memory, up to
+  /// so many bytes; the others are read when they are chosen. Needs a cache. Nothing: all are in
+  /// memory.
+  std::optional<uint64_t> experts_memory = std::nullopt;
   /// Told what each part of a pass takes; null: nothing is timed.
   std::shared_ptr<kernels::Profile> profile;
 };
@@ -101,6 +106,9 @@ uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32
 /// state, checkpoints.
 uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
                      uint32_t context);
+/// Bytes of these layers' weights that a pass of one token reads: of experts only the chosen ones.
+uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
+                    uint32_t last_layer);
 
 /// Bytes that `cache` holds of a model's layers and ends at these bits. Nothing is checked or read.
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,

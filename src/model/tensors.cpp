@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/recurrent_state.h"
+#include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -48,7 +49,10 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
                                : std::vector<uint64_t>{rows, columns});
       if (name.has_bias) add(tensors, name.tensor + ".bias", {rows});
     };
-    add_norm(tensors, names.attention_norm, config.norm, config.hidden_size);
+    const auto norm = [&](const std::string& name) {
+      if (!name.empty()) add_norm(tensors, name, config.norm, config.hidden_size);
+    };
+    norm(names.attention_norm);
     if (names.kind == LayerKind::kDeltaNet) {
       const kernels::DeltaShape& shape = config.delta;
       for (const MatrixName* name : {&names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
@@ -67,16 +71,28 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
         matrix(names.key, names.key.part.rows);
         matrix(names.value, names.value.part.rows);
       }
-      if (config.qk_norm) {
-        add_norm(tensors, names.query_norm, NormKind::kRms, config.head_dim);
-        add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
+      if (config.qk_norm != QueryKeyNorm::kNone) {
+        add_norm(tensors, names.query_norm, NormKind::kRms, config.query_norm_size());
+        add_norm(tensors, names.key_norm, NormKind::kRms, config.key_norm_size());
       }
     }
     matrix(names.output, names.output.part.rows);
-    add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
-    if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
-    matrix(names.up, names.up.part.rows);
+    if (!names.sinks.empty()) add(tensors, names.sinks, {config.heads});
+    norm(names.attention_post);
+    norm(names.mlp_norm);
+    if (config.has_experts(index)) {
+      add_expert_tensors(config, index, tensors);
+      norm(names.mlp_post);
+      continue;
+    }
+    if (names.gate.tensor == names.up.tensor) {
+      matrix(names.up, uint64_t{names.gate.part.rows} + names.up.part.rows);
+    } else {
+      if (!names.gate.tensor.empty()) matrix(names.gate, names.gate.part.rows);
+      matrix(names.up, names.up.part.rows);
+    }
     matrix(names.down, names.down.part.rows);
+    norm(names.mlp_post);
   }
   return tensors;
 }
@@ -92,15 +108,21 @@ std::vector<TensorInfo> ends_tensors(const ModelConfig& config) {
   }
   add_norm(tensors, config.prefix + std::string(names.final_norm), config.norm, config.hidden_size);
   if (!config.tied_embeddings) {
-    add(tensors, std::string(names.head) + ".weight", {config.vocab, config.hidden_size});
+    add(tensors, config.head + ".weight", {config.vocab, config.hidden_size});
   }
   return tensors;
 }
 
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
   uint64_t bytes = 0;
+  uint64_t movable = 0;
   for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
-    const LayerNames names = layer_names(config, index);
+    movable += movable_expert_bytes(config, index, options.weights);
+    LayerNames names = layer_names(config, index);
+    if (config.has_experts(index)) {
+      names.gate = names.up = names.down = {};
+      bytes += expert_bytes(config, index, options.weights);
+    }
     for (const MatrixName* name :
          {&names.query, &names.key, &names.value, &names.output, &names.gate, &names.up,
           &names.down, &names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
@@ -109,7 +131,11 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
-    bytes += 2 * norm_bytes(config.norm, config.hidden_size);
+    if (!names.sinks.empty()) bytes += config.heads * sizeof(float);
+    for (const std::string* name :
+         {&names.attention_norm, &names.attention_post, &names.mlp_norm, &names.mlp_post}) {
+      if (!name->empty()) bytes += norm_bytes(config.norm, config.hidden_size);
+    }
     if (names.kind == LayerKind::kDeltaNet) {
       const kernels::DeltaShape& shape = config.delta;
       bytes +=
@@ -117,7 +143,26 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
           sizeof(float);
       continue;
     }
-    if (config.qk_norm) bytes += 2 * norm_bytes(NormKind::kRms, config.head_dim);
+    if (config.qk_norm != QueryKeyNorm::kNone) {
+      bytes +=
+          norm_bytes(NormKind::kRms, uint64_t{config.query_norm_size()} + config.key_norm_size());
+    }
+  }
+  if (options.experts_memory && movable > *options.experts_memory) {
+    bytes -= movable - *options.experts_memory;
+  }
+  return bytes;
+}
+
+uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
+                    uint32_t last_layer) {
+  StageOptions options;
+  options.first_layer = first_layer;
+  options.last_layer = last_layer;
+  options.weights = weights;
+  uint64_t bytes = stage_bytes(config, options);
+  for (uint32_t index = first_layer; index < last_layer; ++index) {
+    bytes -= unread_expert_bytes(config, index, weights);
   }
   return bytes;
 }
@@ -125,7 +170,7 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer) {
   const uint32_t recurrent = config.recurrent_layers(first_layer, last_layer);
-  return (last_layer - first_layer - recurrent) *
+  return uint64_t{last_layer - first_layer - recurrent} * cached_ways(config) *
          (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
           kernels::cpu::kChunk);
 }

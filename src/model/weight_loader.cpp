@@ -3,6 +3,7 @@
 
 #include "arithmetic/format.h"
 #include "base/bytes.h"
+#include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "weights/packed_store.h"
@@ -25,7 +26,7 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
     writer->write(static_cast<uint8_t>(format));
   }
   for (const MatrixName& name : names) {
-    const std::string tensor = name.tensor + ".weight";
+    const std::string tensor = name.weight();
     const weights::TensorInfo* info = source.find(tensor);
     if (info == nullptr) return {};
     const weights::TensorIdentity identity = source.identity(tensor);
@@ -42,6 +43,8 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
       writer->write(name.part.first_row);
       writer->write(name.part.rows);
       writer->write(name.part.columns);
+      if (name.part.row_step != 1) writer->write(name.part.row_step);
+      if (name.part.stacked) writer->write(name.part.slab);
     }
   }
   std::vector<Digest> keys;
@@ -58,7 +61,8 @@ std::vector<MatrixName> layer_matrices(const ModelConfig& config, uint32_t layer
   } else {
     matrices = {names.query, names.key, names.value, names.output};
   }
-  if (config.mlp == MlpKind::kGatedSilu) matrices.push_back(names.gate);
+  if (config.has_experts(layer)) return matrices;  // experts are entries of their own
+  if (config.gated()) matrices.push_back(names.gate);
   matrices.push_back(names.up);
   matrices.push_back(names.down);
   return matrices;
@@ -73,7 +77,7 @@ MatrixName embedding_matrix(const ModelConfig& config) {
 
 MatrixName head_matrix(const ModelConfig& config) {
   MatrixName name;
-  name.tensor = std::string(config.family->names.head);
+  name.tensor = config.head;
   name.part = {false, 0, config.vocab, config.hidden_size};
   return name;
 }
@@ -90,6 +94,10 @@ uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
   };
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     add(layer_format(bits), layer_matrices(config, layer));
+    if (!config.has_experts(layer)) continue;
+    const ExpertTensors tensors = expert_tensors(config, layer);
+    for (const auto& expert : tensors.experts) add(expert_format(config, bits), expert);
+    if (!tensors.shared.empty()) add(layer_format(bits), tensors.shared);
   }
   const MatrixName embedding = embedding_matrix(config);
   add(ends_format(bits), {&embedding, 1});
@@ -147,29 +155,181 @@ void WeightLoader::keep(const kernels::PackedMatrix& matrix) {
 }
 
 Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
-  const std::string tensor_name = name.tensor + ".weight";
+  const std::string tensor_name = name.weight();
   const uint64_t weights = uint64_t{name.part.rows} * name.part.columns;
   if (auto kept = from_cache()) {
     bytes_ += kept->bytes();
     const weights::TensorInfo* info = source_.find(tensor_name);
-    TANDEM_TRY(advance(info == nullptr ? 0 : weights * weights::size_of(info->dtype)));
+    TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
     return std::move(*kept);
   }
-  TANDEM_ASSIGN(const weights::TensorData tensor, source_.read(tensor_name));
-  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(tensor, name.part, format_, pool_));
-  bytes_ += packed.bytes();
+  TANDEM_ASSIGN(auto packed, quantized(name, format_));
   keep(packed);
-  TANDEM_TRY(advance(weights * weights::size_of(tensor.info.dtype)));
   return packed;
+}
+
+Result<weights::TensorData> WeightLoader::tensor(const std::string& name) {
+  if (!last_ || last_->info.name != name) {
+    last_.reset();  // before the next one comes
+    TANDEM_ASSIGN(last_, source_.read(name));
+  }
+  return *last_;
+}
+
+Result<kernels::PackedMatrix> WeightLoader::quantized(const MatrixName& name,
+                                                      kernels::WeightFormat format) {
+  // Of a tensor that holds several matrices the next one is wanted soon; others are dropped first.
+  const bool shared = name.part.stacked;
+  if (!shared) last_.reset();
+  TANDEM_ASSIGN(const weights::TensorData data,
+                shared ? tensor(name.weight()) : source_.read(name.weight()));
+  TANDEM_ASSIGN(auto packed, weights::quantize_matrix(data, name.part, format, pool_));
+  bytes_ += packed.bytes();
+  TANDEM_TRY(
+      advance(weights::bytes_of(data.info.dtype, uint64_t{name.part.rows} * name.part.columns)));
+  return packed;
+}
+
+std::optional<std::vector<kernels::PackedMatrix>> WeightLoader::unit_from_cache(
+    std::span<const MatrixName> unit, kernels::WeightFormat format, ThreadPool& pool,
+    std::optional<Digest>& key) {
+  if (cache_ == nullptr) return std::nullopt;
+  std::vector<weights::PackedShape> shapes;
+  for (const MatrixName& name : unit) {
+    shapes.push_back({format, name.part.rows, name.part.columns});
+  }
+  for (const Digest& one : unit_keys(source_, format, unit)) {
+    auto found = on_disk_ ? cache_->load_on_demand(one, shapes) : cache_->load(one, shapes, pool);
+    if (found) return found;
+    if (!key) key = one;
+  }
+  return std::nullopt;
+}
+
+Status WeightLoader::finish_unit(const std::optional<Digest>& key,
+                                 std::span<const MatrixName> names, kernels::WeightFormat format,
+                                 std::vector<kernels::PackedMatrix>& unit) {
+  if (!key) {
+    if (!on_disk_) return {};
+    return invalid(cache_ == nullptr
+                       ? "experts can only stay on disk with a cache of quantized weights"
+                       : "experts can't stay on disk: nothing tells what tensor " +
+                             names.front().weight() + " holds");
+  }
+  std::vector<kernels::PackedMatrix> kept;
+  for (const kernels::PackedMatrix& matrix : unit) kept.push_back(matrix.share());
+  if (!on_disk_) {
+    cache_->store(*key, std::move(kept));
+    return {};
+  }
+  for (const kernels::PackedMatrix& matrix : unit) bytes_ -= matrix.bytes();
+  TANDEM_TRY(cache_->store_now(*key, std::move(kept)));
+  std::optional<Digest> ignored;
+  ThreadPool alone(1);
+  auto stored = unit_from_cache(names, format, alone, ignored);
+  if (!stored) {
+    return Error{ErrorKind::kIo, "quantized weights of tensor " + names.front().weight() +
+                                     " were kept on disk, but are not there"};
+  }
+  unit = std::move(*stored);
+  return {};
+}
+
+Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
+    std::span<const std::vector<MatrixName>> units, kernels::WeightFormat format, bool by_role) {
+  std::vector<std::vector<kernels::PackedMatrix>> loaded(units.size());
+  std::vector<std::optional<Digest>> keys(units.size());
+  if (cache_ != nullptr) {
+    pool_.split(units.size(), 1, [&](uint64_t begin, uint64_t end) {
+      ThreadPool alone(1);
+      for (uint64_t i = begin; i < end; ++i) {
+        if (auto found = unit_from_cache(units[i], format, alone, keys[i]))
+          loaded[i] = std::move(*found);
+      }
+    });
+  }
+  std::vector<uint8_t> missing(units.size());
+  for (size_t i = 0; i < units.size(); ++i) {
+    missing[i] = loaded[i].empty() ? 1 : 0;
+    for (size_t role = 0; role < loaded[i].size(); ++role) {
+      const MatrixName& name = units[i][role];
+      const weights::TensorInfo* info = source_.find(name.weight());
+      if (!on_disk_) bytes_ += loaded[i][role].bytes();
+      const uint64_t weights = uint64_t{name.part.rows} * name.part.columns;
+      TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
+    }
+  }
+  const size_t roles = units.empty() ? 0 : units.front().size();
+  const size_t outer = by_role ? roles : units.size();
+  const size_t inner = by_role ? units.size() : roles;
+  for (size_t a = 0; a < outer; ++a) {
+    for (size_t b = 0; b < inner; ++b) {
+      const size_t unit = by_role ? b : a;
+      const size_t role = by_role ? a : b;
+      if (missing[unit] == 0) continue;
+      TANDEM_ASSIGN(auto packed, quantized(units[unit][role], format));
+      loaded[unit].push_back(std::move(packed));
+      if (role + 1 == roles) TANDEM_TRY(finish_unit(keys[unit], units[unit], format, loaded[unit]));
+    }
+  }
+  last_.reset();
+  return loaded;
+}
+
+Result<std::vector<float>> WeightLoader::read_floats(const std::string& tensor, uint64_t first,
+                                                     uint64_t count) {
+  TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
+  TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
+  TANDEM_TRY(advance(weights::bytes_of(data.info.dtype, count)));
+  return values;
 }
 
 Result<std::vector<float>> WeightLoader::floats(const std::string& tensor, uint64_t first,
                                                 uint64_t count) {
-  TANDEM_ASSIGN(const weights::TensorData data, source_.read(tensor));
-  TANDEM_ASSIGN(auto values, weights::read_vector(data, first, count));
+  TANDEM_ASSIGN(auto values, read_floats(tensor, first, count));
   bytes_ += values.size() * sizeof(float);
-  TANDEM_TRY(advance(count * weights::size_of(data.info.dtype)));
   return values;
+}
+
+Result<std::array<Product, 2>> WeightLoader::fine(std::span<const MatrixName> names,
+                                                  std::vector<float> bias,
+                                                  const std::array<kernels::Floats, 2>& outs) {
+  const uint32_t columns = names.front().part.columns;
+  auto values = std::make_shared<std::vector<float>>();
+  for (const MatrixName& name : names) {
+    TANDEM_ASSIGN(const auto rows,
+                  read_floats(name.weight(), 0, uint64_t{name.part.rows} * columns));
+    values->insert(values->end(), rows.begin(), rows.end());
+  }
+  const auto rows = static_cast<uint32_t>(values->size() / columns);
+  weights::TensorData data;
+  data.info = {names.front().weight(), weights::DType::kF32, {rows, columns}};
+  data.owner = values;
+  data.bytes = std::as_bytes(std::span<const float>(*values));
+  const weights::MatrixPart part{false, 0, rows, columns};
+  std::array<Product, 2> products;
+  std::vector<int32_t> integers(columns);
+  for (size_t i = 0; i < products.size(); ++i) {
+    TANDEM_ASSIGN(auto packed,
+                  weights::quantize_matrix(data, part, kernels::WeightFormat::k8, pool_));
+    for (uint32_t r = 0; r < rows; ++r) {
+      kernels::load_row(packed, r, integers);
+      const float scale = packed.row_scales[r];
+      float* row = values->data() + size_t{r} * columns;
+      for (uint32_t k = 0; k < columns; ++k) {
+        const float kept = static_cast<float>(integers[k]) * scale;
+        row[k] -= kept;
+      }
+    }
+    bytes_ += packed.bytes();
+    TANDEM_ASSIGN(products[i].matrix, backend_.add_matrix(std::move(packed)));
+    products[i].out = outs[i];
+  }
+  if (!bias.empty()) {
+    products[0].has_bias = true;
+    products[0].bias = backend_.add_vector(std::move(bias));
+  }
+  return products;
 }
 
 Result<Product> WeightLoader::product(const MatrixName& name, kernels::Floats out) {
@@ -191,8 +351,8 @@ Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelCon
   norm.layer = kind == NormKind::kLayer;
   norm.constants = arithmetic::NormConstants(n, config.norm_eps);
   TANDEM_ASSIGN(auto weight, floats(name + ".weight", 0, n));
-  if (config.unit_offset_norms) {
-    for (float& value : weight) value = 1.0F + value;
+  if (config.norm_plus_one && kind == NormKind::kRms) {
+    for (float& w : weight) w += 1.0F;
   }
   norm.weight = backend_.add_vector(std::move(weight));
   if (norm.layer) {

@@ -143,7 +143,7 @@ Result<Answer> Conversation::generate(const GenerateRequest& request) {
   std::optional<text::Detokenizer> detokenizer;
   if (tokenizer_ != nullptr) detokenizer.emplace(*tokenizer_);
   bool go_on = true;
-  const auto show = [&](std::string piece) {
+  const auto show = [&](const std::string& piece) {
     if (piece.empty()) return;
     answer.text += piece;
     if (request.on_text && !request.on_text(piece)) go_on = false;

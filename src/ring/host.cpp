@@ -92,6 +92,11 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
       stages += std::max<size_t>(station->peers.size(), 1);
     }
     options.batch = frame_tokens(hidden.tokens(), static_cast<uint32_t>(stages));
+    // Each expert sees a part of the tokens, and is read for them all the same.
+    const model::ExpertConfig& moe = options_.config.moe;
+    if (stages <= 1 && moe.experts != 0) {
+      options.batch = std::min(kMostTokensOfExperts, options.batch * moe.experts / moe.chosen);
+    }
   }
   if (recurrent_ && hidden.tokens() > options.batch) {
     // Frames of one size, since the last one's positions are those that can be rolled back.

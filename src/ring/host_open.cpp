@@ -134,7 +134,7 @@ Status RingState::connect() {
       if (!opening.second.ok()) give_up_ = true;
     });
   }
-  const Status local = load_local();
+  Status local = load_local();
   if (!local.ok()) give_up_ = true;
   for (std::thread& thread : threads) thread.join();
   // The cause first, then those that were only told to stop.
@@ -145,8 +145,10 @@ Status RingState::connect() {
   for (const auto& [peer, status] : openings) {
     if (worth_telling(status)) return status;
   }
-  TANDEM_TRY(local);
-  for (const auto& [peer, status] : openings) TANDEM_TRY(status);
+  if (!local.ok()) return local;
+  for (const auto& [peer, status] : openings) {
+    if (!status.ok()) return status;
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "ring/lap.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <string>
@@ -34,7 +35,7 @@ double Recent::median() const {
   return *middle;
 }
 
-Lap::Lap(std::vector<Station*> stations, const LapOptions& options, Monitor& monitor,
+Lap::Lap(std::span<Station* const> stations, const LapOptions& options, Monitor& monitor,
          const wire::Wake& wake)
     : options_(options), monitor_(monitor), wake_(wake) {
   for (Station* station : stations) stops_.push_back({station, {}, {}});
@@ -162,6 +163,7 @@ Status Lap::send(Stop& stop, bool last) {
   batch.placed = true;
   if (!status.ok()) return monitor_.verdict(stop.station->peers.front(), status.error());
   stop.flying.push_back(index);
+  if (batches_.size() == 1) stop.station->expectation.sent(batch.tokens, batch.sent);
   return {};
 }
 
@@ -213,11 +215,25 @@ Status Lap::receive(size_t at) {
     }
     stop.flying.pop_front();
     if (batches_.size() == 1) {
+      station.expectation.came(wire::Clock::now());
       const double beyond =
           milliseconds(wire::Clock::now() - batch.sent) - link.header().compute_us * 1e-3;
       station.hop_ms.add(beyond / static_cast<double>(station.peers.size() + 1));
     }
     arrive(index, at + 1);
+  }
+  return {};
+}
+
+Status Lap::watch(size_t at, wire::Clock::time_point until) {
+  Stop& stop = stops_[at];
+  while (!stop.flying.empty() && !monitor_.failed() && !cancelled()) {
+    TANDEM_TRY(receive(at));
+    if (!stop.flying.empty() && wire::Clock::now() >= until) {
+      stop.station->expectation.missed();
+      break;
+    }
+    ::sched_yield();
   }
   return {};
 }
@@ -231,7 +247,16 @@ Status Lap::wait() {
   }
   // A flag that another thread sets wakes nobody.
   const int timeout = options_.cancel == nullptr ? -1 : 50;
-  if (::poll(polled.data(), polled.size(), timeout) > 0 && polled[0].revents != 0) wake_.clear();
+  std::optional<Expectation::Window> window;
+  size_t due = 0;
+  if (batches_.size() == 1 && polled.size() == 2) {
+    while (stops_[due].flying.empty()) ++due;
+    window = stops_[due].station->expectation.window(wire::Clock::now());
+  }
+  const int ready = window ? poll_until(polled.data(), polled.size(), window->from)
+                           : ::poll(polled.data(), polled.size(), timeout);
+  if (ready > 0 && polled[0].revents != 0) wake_.clear();
+  if (ready == 0 && window) return watch(due, window->until);
   for (Stop& stop : stops_) {
     if (stop.station->local() || !stop.station->in->pending()) continue;
     const Status status = stop.station->in->flush();

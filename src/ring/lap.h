@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/stage.h"
+#include "ring/expectation.h"
 #include "ring/host_peer.h"
 #include "ring/monitor.h"
 #include "ring/stage_cache.h"
@@ -43,6 +45,7 @@ struct Station {
   std::unique_ptr<wire::Connection> in;
   std::unique_ptr<wire::Connection> out;
   Recent hop_ms;
+  Expectation expectation;
   // Where frames are read to. Here and not with a lap: one that is cancelled may leave half a
   // frame.
   model::HiddenStates incoming;
@@ -65,7 +68,7 @@ struct LapOptions {
 
 class Lap {
  public:
-  Lap(std::vector<Station*> stations, const LapOptions& options, Monitor& monitor,
+  Lap(std::span<Station* const> stations, const LapOptions& options, Monitor& monitor,
       const wire::Wake& wake);
 
   /// Sends `hidden` round; gives the last `want` rows of what comes back. Without tokens it carries
@@ -92,6 +95,9 @@ class Lap {
   Status send(Stop& stop, bool last);
   Status receive(size_t at);
   Status wait();
+  /// Looks for the frame that a lap of one batch waits for, without sleeping, until the
+  /// window has passed.
+  Status watch(size_t stop, wire::Clock::time_point until);
   void arrive(size_t batch, size_t next);
   [[nodiscard]] uint32_t rows_back(const Batch& batch, size_t stop) const;
   [[nodiscard]] bool cancelled() const {

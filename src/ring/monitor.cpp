@@ -24,7 +24,7 @@ std::string seconds(uint32_t milliseconds) {
 
 }  // namespace
 
-Monitor::Monitor(std::vector<Peer*> peers, uint64_t activation, const wire::Wake& lap)
+Monitor::Monitor(std::span<Peer* const> peers, uint64_t activation, const wire::Wake& lap)
     : activation_(activation), lap_wake_(lap) {
   const auto now = wire::Clock::now();
   for (Peer* peer : peers) watched_.push_back({peer, {}, now, 0});

@@ -27,7 +27,7 @@ class Monitor {
  public:
   /// Watches `peers`, in ring order, from now on. Wakes `lap` on failure. `activation` is the
   /// current one: troubles of earlier ones are history.
-  Monitor(std::vector<Peer*> peers, uint64_t activation, const wire::Wake& lap);
+  Monitor(std::span<Peer* const> peers, uint64_t activation, const wire::Wake& lap);
   /// Stops watching.
   ~Monitor();
   Monitor(const Monitor&) = delete;

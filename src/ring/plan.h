@@ -37,6 +37,9 @@ Status check_split(const std::vector<LayerRange>& ranges, uint32_t layers);
 /// enough that all stages soon have work, many enough that a pass's fixed cost does not show. 16 to
 /// kMostTokensChosen, a multiple of 4.
 inline constexpr uint32_t kMostTokensChosen = 128;
+/// The most for a mixture of experts in one stage, whose experts see only a part of the tokens
+/// each.
+inline constexpr uint32_t kMostTokensOfExperts = 512;
 uint32_t frame_tokens(uint32_t tokens, uint32_t stages);
 
 /// "4-7", both ends inclusive; "none" for an empty range.

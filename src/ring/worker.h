@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -31,6 +32,7 @@ struct WorkerOptions {
   std::string models;                  ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
   std::shared_ptr<weights::PackedStore> cache;  ///< quantized weights on disk; null is none
+  std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
   StageLoader load;                             ///< empty: model::Stage::load
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);

@@ -1,6 +1,7 @@
 #include "ring/worker_compute.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "ring/expectation.h"
 #include "ring/states.h"
 
 namespace tandem::ring {
@@ -34,6 +36,7 @@ struct WorkerCompute::Lane {
   uint64_t activation = 0;
   std::vector<State> states;
   model::HiddenStates hidden;
+  Expectation expectation;
   std::array<uint32_t, 64> times{};  ///< microseconds of the last passes
   size_t timed = 0;
 
@@ -167,7 +170,16 @@ void WorkerCompute::loop() {
       polled.push_back({lane->in->fd(), POLLIN, 0});
       polled_lanes.push_back(lane.get());
     }
-    if (::poll(polled.data(), polled.size(), -1) < 0) continue;
+    // With several sessions another one's frame might wait meanwhile.
+    std::optional<Expectation::Window> window;
+    if (polled.size() == 2) window = polled_lanes[1]->expectation.window(wire::Clock::now());
+    const int ready = window ? poll_until(polled.data(), polled.size(), window->from)
+                             : ::poll(polled.data(), polled.size(), -1);
+    if (ready < 0) continue;
+    if (ready == 0) {
+      watch(*polled_lanes[1], window->until);
+      continue;
+    }
     if (polled[0].revents != 0) wake_.clear();
     // One frame of each session in turn, so that none waits for another's whole prompt.
     for (size_t i = 1; i < polled.size() && !stopping_; ++i) {
@@ -177,7 +189,14 @@ void WorkerCompute::loop() {
   lanes_.clear();
 }
 
-void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error) {
+void WorkerCompute::watch(Lane& lane, wire::Clock::time_point until) {
+  while (!stopping_ && !lane.session->gone && !receive(lane)) {
+    if (wire::Clock::now() >= until) return lane.expectation.missed();
+    ::sched_yield();
+  }
+}
+
+void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error) {
   lane.session->tell(
       wire::Type::kTrouble,
       wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}.encode());
@@ -188,7 +207,7 @@ void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, Error
   lane.session->out.reset();
 }
 
-void WorkerCompute::receive(Lane& lane) {
+bool WorkerCompute::receive(Lane& lane) {
   const uint32_t width = lane.session->config.hidden_size;
   const auto step =
       lane.in->read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
@@ -205,8 +224,12 @@ void WorkerCompute::receive(Lane& lane) {
   } else if (*step == wire::Connection::Step::kFrame) {
     lane.session->received.fetch_add(1);
     lane.session->bytes_in = lane.in->bytes_in();
+    lane.expectation.came(wire::Clock::now());
     handle(lane, lane.in->header());
+  } else {
+    return false;
   }
+  return true;
 }
 
 Status WorkerCompute::control(Lane& lane, const wire::Header& header) {
@@ -315,6 +338,7 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   const Status status = send_states(*lane.out, next, lane.hidden, tokens - rows, rows);
   if (!status.ok()) return trouble(lane, wire::Blame::kDownstream, true, status.error());
   if (lane.out->pending()) flush_.wake();
+  lane.expectation.sent(tokens, wire::Clock::now());
   // After the frame is on its way, so that the statistics cost no latency.
   auto times = lane.times;
   const size_t count = std::min(lane.timed, times.size());

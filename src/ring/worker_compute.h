@@ -53,10 +53,13 @@ class WorkerCompute {
   void loop();
   void obey();
   Lane* find(const Session& session);
-  void receive(Lane& lane);
+  /// Reads what is there of a frame, and handles it when it is whole. False: nothing was there.
+  bool receive(Lane& lane);
+  /// Looks for the frame that `lane` expects, without sleeping, until the window has passed.
+  void watch(Lane& lane, wire::Clock::time_point until);
   void handle(Lane& lane, const wire::Header& header);
   Status control(Lane& lane, const wire::Header& header);
-  void trouble(Lane& lane, wire::Blame blame, bool link_lost, Error error);
+  void trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error);
 
   const wire::Wake& flush_;
   wire::Wake wake_;

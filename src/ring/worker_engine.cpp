@@ -164,7 +164,7 @@ void WorkerEngine::accept() {
     strangers_.push_back({std::make_unique<wire::Connection>(std::move(**client)),
                           wire::Clock::now() + options_.hello_deadline, false});
   }
-}
+}  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the list owns the connection
 
 bool WorkerEngine::refuse(Stranger& stranger, ErrorKind kind, const std::string& reason) {
   const auto payload = wire::Refusal{kind, reason}.encode();

@@ -117,6 +117,8 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
     return invalid("config.json is not the one that the manifest names");
   }
   TANDEM_ASSIGN(session.config, model::parse_config(load.config_json));
+  model::resolve_prefix(session.config,
+                        [&](std::string_view tensor) { return manifest.find(tensor) != nullptr; });
   const model::ModelConfig& config = session.config;
   if (load.first_layer >= load.last_layer || load.last_layer > config.layers) {
     return invalid("asked for layers [" + std::to_string(load.first_layer) + ", " +
@@ -136,6 +138,7 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   stage_options.threads = options.threads;
   stage_options.isa = options.isa;
   stage_options.cache = options.cache;
+  stage_options.experts_memory = options.experts_memory;
   const std::string layers = "layers " + text({load.first_layer, load.last_layer});
   const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer,
                                load.weight_bits};

@@ -111,11 +111,12 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec, bool raw_bytes,
   }
   bpe.merges_.reserve(spec.merges.size());
   bpe.crossings_.assign(kCrossingBits / 64, 0);
-  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    const Merge& merge = spec.merges[rank];
+  for (size_t i = 0; i < spec.merges.size(); ++i) {
+    const Merge& merge = spec.merges[i];
+    const auto rank = spec.merge_ranks.empty() ? static_cast<uint32_t>(i) : spec.merge_ranks[i];
     const auto result = static_cast<size_t>(merge.result);
     if (control[result]) continue;
-    bpe.merges_.insert(merge.left, merge.right, static_cast<uint32_t>(rank), merge.result);
+    bpe.merges_.insert(merge.left, merge.right, rank, merge.result);
     if (bpe.cut_segments_) {
       bpe.note_boundary(spec.tokens[static_cast<size_t>(merge.left)],
                         spec.tokens[static_cast<size_t>(merge.right)]);

@@ -59,6 +59,12 @@ Result<std::optional<ChatTemplate>> ChatTemplate::load(const std::filesystem::pa
   return std::optional<ChatTemplate>(ChatTemplate(std::move(*set)));
 }
 
+Result<std::optional<ChatTemplate>> ChatTemplate::from_sources(ChatSources sources) {
+  if (sources.templates.empty()) return std::optional<ChatTemplate>();
+  TANDEM_ASSIGN(auto set, build(std::move(sources)));
+  return std::optional<ChatTemplate>(ChatTemplate(std::move(set)));
+}
+
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source,
                                          std::string_view tokenizer_config_json) {
   ChatSources sources;

@@ -35,6 +35,7 @@ struct RenderOptions {
 };
 
 class TemplateSet;
+struct ChatSources;
 
 /// The chat templates of one model. Immutable and thread-safe; copies are cheap.
 class ChatTemplate {
@@ -48,6 +49,8 @@ class ChatTemplate {
   /// eos_token.
   static Result<ChatTemplate> parse(std::string_view source,
                                     std::string_view tokenizer_config_json = {});
+  /// From sources that lie elsewhere than in a folder. Nothing if there are none.
+  static Result<std::optional<ChatTemplate>> from_sources(ChatSources sources);
 
   /// Renders `messages`, a JSON array of objects with "role" and "content" (and what else the
   /// template knows). Fails with the template's own message if it refuses the conversation, with

@@ -44,30 +44,40 @@ Result<std::shared_ptr<const TokenizerImpl>> TokenizerImpl::build(const Tokenize
   auto spec = read_tokenizer_json(files.tokenizer_json);
   if (!spec.ok()) return spec.error().in("tokenizer.json");
   impl->spec_ = std::move(*spec);
-  const size_t count = impl->spec_.tokens.size();
-  impl->by_spelling_.reserve(count);
-  for (size_t id = 0; id < count; ++id) {
-    if (!impl->spec_.known[id]) continue;
-    impl->by_spelling_.insert(impl->spec_.tokens[id], static_cast<TokenId>(id));
-  }
-  TANDEM_TRY(impl->choose_control(files.chat_template));
-  const auto finish = [&impl]() -> Status {
-    TANDEM_ASSIGN(impl->normalizers_, NormalizerChain::build(impl->spec_.normalizers));
-    TANDEM_ASSIGN(impl->pre_tokenizers_, PreTokenizerChain::build(impl->spec_.pre_tokenizers));
-    TANDEM_ASSIGN(impl->bpe_,
-                  Bpe::build(impl->spec_, impl->pre_tokenizers_.raw_bytes(), impl->control_));
-    for (const Decoder& decoder : impl->spec_.decoders) {
-      if (decoder.type != Decoder::Type::kReplace || !decoder.pattern.is_regex) continue;
-      TANDEM_ASSIGN(Regex regex, Regex::compile(decoder.pattern.text));
-      impl->decoder_patterns_.push_back(std::move(regex));
-    }
-    return impl->add_matchers();
-  };
-  const Status finished = finish();
-  if (!finished.ok()) return finished.error().in("tokenizer.json");
+  const Status prepared = impl->prepare(files.chat_template);
+  if (!prepared.ok()) return prepared.error().in("tokenizer.json");
   const Status config = impl->read_config(files.tokenizer_config_json);
   if (!config.ok()) return config.error().in("tokenizer_config.json");
   return std::shared_ptr<const TokenizerImpl>(impl);
+}
+
+Result<std::shared_ptr<const TokenizerImpl>> TokenizerImpl::build(
+    const Vocabulary& vocabulary, const std::string& chat_template) {
+  const std::shared_ptr<TokenizerImpl> impl(new TokenizerImpl());
+  TANDEM_ASSIGN(impl->spec_, vocabulary_spec(vocabulary));
+  TANDEM_TRY(impl->prepare(chat_template));
+  impl->bos_id_ = vocabulary.bos_id;
+  impl->eos_id_ = vocabulary.eos_id;
+  return std::shared_ptr<const TokenizerImpl>(impl);
+}
+
+Status TokenizerImpl::prepare(const std::string& chat_template) {
+  const size_t count = spec_.tokens.size();
+  by_spelling_.reserve(count);
+  for (size_t id = 0; id < count; ++id) {
+    if (!spec_.known[id]) continue;
+    by_spelling_.insert(spec_.tokens[id], static_cast<TokenId>(id));
+  }
+  TANDEM_TRY(choose_control(chat_template));
+  TANDEM_ASSIGN(normalizers_, NormalizerChain::build(spec_.normalizers));
+  TANDEM_ASSIGN(pre_tokenizers_, PreTokenizerChain::build(spec_.pre_tokenizers));
+  TANDEM_ASSIGN(bpe_, Bpe::build(spec_, pre_tokenizers_.raw_bytes(), control_));
+  for (const Decoder& decoder : spec_.decoders) {
+    if (decoder.type != Decoder::Type::kReplace || !decoder.pattern.is_regex) continue;
+    TANDEM_ASSIGN(Regex regex, Regex::compile(decoder.pattern.text));
+    decoder_patterns_.push_back(std::move(regex));
+  }
+  return add_matchers();
 }
 
 Status TokenizerImpl::choose_control(const std::string& chat_template) {
@@ -219,6 +229,12 @@ Status TokenizerImpl::encode_pieces(std::string& text, bool at_start, BpeScratch
 
 Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
   TANDEM_ASSIGN(auto impl, TokenizerImpl::build(files));
+  return Tokenizer(std::move(impl));
+}
+
+Result<Tokenizer> Tokenizer::from_vocabulary(const Vocabulary& vocabulary,
+                                             const std::string& chat_template) {
+  TANDEM_ASSIGN(auto impl, TokenizerImpl::build(vocabulary, chat_template));
   return Tokenizer(std::move(impl));
 }
 

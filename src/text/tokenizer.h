@@ -34,6 +34,7 @@ struct TokenizerFiles {
 };
 
 class TokenizerImpl;
+struct Vocabulary;
 
 /// A loaded tokenizer. Immutable: every method may be called from several threads at once. Copies
 /// are cheap and share the vocabulary.
@@ -44,6 +45,9 @@ class Tokenizer {
   /// unsupported.
   static Result<Tokenizer> load(const std::filesystem::path& folder);
   static Result<Tokenizer> parse(const TokenizerFiles& files);
+  /// The tokenizer of a GGUF file. Errors: as vocabulary_spec(); they don't name the file.
+  static Result<Tokenizer> from_vocabulary(const Vocabulary& vocabulary,
+                                           const std::string& chat_template);
 
   /// Token ids of `text`. Bytes that are not UTF-8 are read as U+FFFD. Fails only if the text is
   /// over kMaxTextBytes or a pattern of the tokenizer gives up on it.

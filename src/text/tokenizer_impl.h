@@ -13,12 +13,15 @@
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_spec.h"
+#include "text/vocabulary.h"
 
 namespace tandem::text {
 
 class TokenizerImpl {
  public:
   static Result<std::shared_ptr<const TokenizerImpl>> build(const TokenizerFiles& files);
+  static Result<std::shared_ptr<const TokenizerImpl>> build(const Vocabulary& vocabulary,
+                                                            const std::string& chat_template);
 
   Result<std::vector<TokenId>> encode(std::string_view text, const std::string* marks,
                                       bool from_outside, bool add_special_tokens) const;
@@ -44,6 +47,8 @@ class TokenizerImpl {
 
  private:
   TokenizerImpl() = default;
+  /// From spec_ to what encodes.
+  Status prepare(const std::string& chat_template);
   Status choose_control(const std::string& chat_template);
   Status read_config(const std::string& json);
   Status add_matchers();

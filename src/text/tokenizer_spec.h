@@ -109,6 +109,9 @@ struct TokenizerSpec {
   std::vector<bool> known;          ///< whether an id has a token, of the model or added
   std::vector<bool> in_model;       ///< whether the token is one of the BPE model's
   std::vector<Merge> merges;
+  /// Ranks of the merges where they are not their places in the list: of pairs with equal ranks the
+  /// leftmost in a text goes first.
+  std::vector<uint32_t> merge_ranks;
   std::vector<AddedToken> added;  ///< in order of id
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;

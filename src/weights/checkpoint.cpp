@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "weights/gguf_model.h"
 #include "weights/printable.h"
 #include "weights/shard_index.h"
 
@@ -40,46 +41,87 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder) {
             : ErrorKind::kNotFound,
         folder.string() + ": no such model folder"};
   }
-  if (!fs::is_directory(status)) {
-    return invalid(folder.string() + ": expected a model folder, found a file");
+  const bool file = !fs::is_directory(status);
+  if (file && !is_gguf(folder)) {
+    return invalid(folder.string() + ": expected a model folder or a GGUF file, found a file that" +
+                   " does not begin with GGUF");
   }
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint);
   checkpoint->opened_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
                                std::chrono::system_clock::now().time_since_epoch())
                                .count();
-  checkpoint->folder_ = fs::canonical(folder, code);
+  // A split file's parts are found by its name, which is not that of what a link points to.
+  checkpoint->folder_ =
+      file ? fs::absolute(folder, code).lexically_normal() : fs::canonical(folder, code);
   if (code) return Error{ErrorKind::kIo, folder.string() + ": " + code.message()};
-  TANDEM_ASSIGN(checkpoint->config_json_,
-                read_text_file(checkpoint->folder_ / "config.json", kMaxConfigBytes));
-  if (is_there(checkpoint->folder_ / kSingle)) {
-    TANDEM_TRY(checkpoint->open_single());
-  } else if (is_there(checkpoint->folder_ / kIndex)) {
-    TANDEM_TRY(checkpoint->open_index());
+  if (file) {
+    TANDEM_TRY(checkpoint->open_gguf_file(checkpoint->folder_));
   } else {
-    const bool pickled = is_there(checkpoint->folder_ / "pytorch_model.bin") ||
-                         is_there(checkpoint->folder_ / "pytorch_model.bin.index.json");
-    return Error{ErrorKind::kNotFound,
-                 folder.string() + ": expected " + kSingle + " or " + kIndex + ", found " +
-                     (pickled ? "only pytorch_model.bin, which Tandem does not read" : "neither")};
+    TANDEM_TRY(checkpoint->open_folder());
   }
   TANDEM_TRY(checkpoint->list_tensors());
   return checkpoint;
 }
 
-Status Checkpoint::open_single() {
-  TANDEM_ASSIGN(auto file, SafetensorsFile::open(folder_ / kSingle));
-  for (const StoredTensor& tensor : file->tensors()) where_.emplace(tensor.name, file.get());
-  files_.push_back(std::move(file));
+Status Checkpoint::open_gguf_file(const fs::path& path) {
+  TANDEM_ASSIGN(auto model, open_gguf(path));
+  gguf_ = std::make_unique<GgufHeader>(std::move(model.header));
+  config_json_ = std::move(model.config_json);
+  files_ = std::move(model.files);
+  for (StoredWeight& weight : model.weights) {
+    const std::string name = weight.info.name;
+    if (!weights_.emplace(name, std::move(weight)).second) {
+      return invalid(folder_.string() + ": two tensors become " + printable(name));
+    }
+  }
   return {};
 }
 
-Status Checkpoint::open_index() {
+Status Checkpoint::open_folder() {
+  if (!is_there(folder_ / "config.json")) {
+    const auto models = gguf_models(folder_);
+    if (models.size() == 1) {
+      folder_ = models.front();
+      return open_gguf_file(folder_);
+    }
+    if (models.size() > 1) {
+      return Error{ErrorKind::kNotFound, folder_.string() + ": expected one model, found " +
+                                             std::to_string(models.size()) +
+                                             " GGUF files; name one of them"};
+    }
+  }
+  TANDEM_ASSIGN(config_json_, read_text_file(folder_ / "config.json", kMaxConfigBytes));
+  StoredTensors found;
+  if (is_there(folder_ / kSingle)) {
+    TANDEM_TRY(open_single(found));
+  } else if (is_there(folder_ / kIndex)) {
+    TANDEM_TRY(open_index(found));
+  } else {
+    const bool pickled = is_there(folder_ / "pytorch_model.bin") ||
+                         is_there(folder_ / "pytorch_model.bin.index.json");
+    return Error{ErrorKind::kNotFound,
+                 folder_.string() + ": expected " + kSingle + " or " + kIndex + ", found " +
+                     (pickled ? "only pytorch_model.bin, which Tandem does not read" : "neither")};
+  }
+  return list_stored(found);
+}
+
+Status Checkpoint::open_single(StoredTensors& found) {
+  TANDEM_ASSIGN(const auto file, SafetensorsFile::open(folder_ / kSingle));
+  for (const StoredTensor& tensor : file->tensors()) {
+    found.emplace(tensor.name, StoredPlace{tensor, file->shared_file()});
+  }
+  files_.push_back(file->shared_file());
+  return {};
+}
+
+Status Checkpoint::open_index(StoredTensors& found) {
   const fs::path path = folder_ / kIndex;
   TANDEM_ASSIGN(const std::string json, read_text_file(path, kMaxIndexBytes));
   auto index = parse_shard_index(json);
   if (!index.ok()) return index.error().in(path.string());
 
-  std::map<std::string, const SafetensorsFile*> shards;
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> shards;
   for (const auto& [tensor, shard] : *index) shards.emplace(shard, nullptr);
   uint64_t held = 0;
   for (auto& [shard, file] : shards) {
@@ -90,31 +132,54 @@ Status Checkpoint::open_index() {
       return Error{ErrorKind::kNotFound, path.string() + ": names " + shard +
                                              ", which is missing: " + opened.error().message};
     }
-    file = opened->get();
+    file = std::move(*opened);
     held += file->tensors().size();
-    files_.push_back(std::move(*opened));
+    files_.push_back(file->shared_file());
   }
   for (const auto& [tensor, shard] : *index) {
-    const SafetensorsFile* file = shards[shard];
-    if (file->find(tensor) == nullptr) {
+    const SafetensorsFile& file = *shards[shard];
+    const StoredTensor* stored = file.find(tensor);
+    if (stored == nullptr) {
       return invalid((folder_ / shard).string() + ": expected tensor " + printable(tensor) +
                      ", which " + kIndex + " says is here; found no such tensor");
     }
-    where_.emplace(tensor, file);
+    found.emplace(tensor, StoredPlace{*stored, file.shared_file()});
   }
   unlisted_ = held - index->size();
   return {};
 }
 
+Status Checkpoint::list_stored(const StoredTensors& found) {
+  auto quantized = read_quantized(config_json_, found);
+  if (!quantized.ok()) return quantized.error().in(folder_.string());
+  config_json_ = std::move(quantized->config_json);
+  for (StoredWeight& weight : quantized->weights) {
+    const std::string name = weight.info.name;
+    weights_.emplace(name, std::move(weight));
+  }
+  for (const auto& [name, place] : found) {
+    if (quantized->used.contains(name)) continue;
+    auto info = weight_info(place.tensor);
+    if (!info.ok()) {
+      others_.emplace(name, info.error().in(place.file->identity().path));
+      continue;
+    }
+    StoredWeight weight;
+    weight.stored_as = std::string(weights::name(info->dtype));
+    weight.info = std::move(*info);
+    weight.pieces.push_back({place.file, place.tensor.offset, place.tensor.bytes});
+    weights_.emplace(name, std::move(weight));
+  }
+  return {};
+}
+
 Status Checkpoint::list_tensors() {
   uint64_t total = 0;
-  for (const auto& [name, file] : where_) {
-    auto info = weight_info(*file->find(name));
-    if (!info.ok()) continue;  // reported if anybody asks for it: see read()
-    if (__builtin_add_overflow(total, info->bytes(), &total) || total >> 63 != 0) {
+  for (const auto& [name, weight] : weights_) {
+    if (__builtin_add_overflow(total, weight.info.bytes(), &total) || total >> 63 != 0) {
       return invalid(folder_.string() + ": expected less than 2^63 bytes of tensors");
     }
-    tensors_.push_back(std::move(*info));
+    tensors_.push_back(weight.info);
   }
   if (tensors_.empty()) {
     return invalid(folder_.string() + ": expected F32, F16 or BF16 tensors, found none");
@@ -135,12 +200,15 @@ const TensorInfo* Checkpoint::find(std::string_view tensor) const {
   return place != tensors_.end() && place->name == tensor ? &*place : nullptr;
 }
 
+const StoredWeight* Checkpoint::stored(std::string_view tensor) const {
+  const auto entry = weights_.find(tensor);
+  return entry == weights_.end() ? nullptr : &entry->second;
+}
+
 Result<TensorData> Checkpoint::read(std::string_view tensor) {
-  const auto entry = where_.find(tensor);
-  if (entry == where_.end()) {
-    return Error{ErrorKind::kNotFound, folder_.string() + ": no tensor " + printable(tensor)};
-  }
-  return entry->second->read(tensor);
+  if (const StoredWeight* weight = stored(tensor)) return read_weight(*weight);
+  if (const auto other = others_.find(tensor); other != others_.end()) return other->second;
+  return Error{ErrorKind::kNotFound, folder_.string() + ": no tensor " + printable(tensor)};
 }
 
 TensorIdentity Checkpoint::identity(std::string_view tensor) const {
@@ -148,32 +216,27 @@ TensorIdentity Checkpoint::identity(std::string_view tensor) const {
   if (const auto told = contents_.find(tensor); told != contents_.end()) {
     identity.content = told->second;
   }
-  const auto entry = where_.find(tensor);
-  if (entry == where_.end()) return identity;
-  const FileIdentity& file = entry->second->file().identity();
-  if (std::max(file.modified_ns, file.changed_ns) > opened_ns_ - kYoungNs) return identity;
-  const StoredTensor* stored = entry->second->find(tensor);
+  const StoredWeight* weight = stored(tensor);
+  if (weight == nullptr) return identity;
   ByteWriter writer;
-  writer.text(file.path);
-  writer.write(file.size);
-  writer.write(file.modified_ns);
-  writer.write(file.changed_ns);
-  writer.write(file.inode);
-  writer.write(stored->offset);
-  writer.write(stored->bytes);
+  for (const FilePiece& piece : weight->pieces) {
+    const FileIdentity& file = piece.file->identity();
+    if (std::max(file.modified_ns, file.changed_ns) > opened_ns_ - kYoungNs) return identity;
+    writer.text(file.path);
+    writer.write(file.size);
+    writer.write(file.modified_ns);
+    writer.write(file.changed_ns);
+    writer.write(file.inode);
+    writer.write(piece.offset);
+    writer.write(piece.bytes);
+  }
+  if (!weight->conversion.empty()) writer.text(weight->conversion);
   identity.place = sha256(writer.bytes());
   return identity;
 }
 
 void Checkpoint::tell_content(std::string_view tensor, const Digest& sha256) {
   contents_[std::string(tensor)] = sha256;
-}
-
-Checkpoint::Place Checkpoint::place(const TensorInfo& tensor) const {
-  const auto entry = where_.find(tensor.name);
-  if (entry == where_.end()) return {};
-  const StoredTensor* stored = entry->second->find(tensor.name);
-  return {&entry->second->file(), stored->offset, stored->bytes};
 }
 
 }  // namespace tandem::weights

@@ -1,5 +1,6 @@
-// A model's folder as transformers writes it: config.json, and either model.safetensors or
-// model.safetensors.index.json with its shards.
+// A model's files: a folder as transformers writes it (config.json, and either model.safetensors or
+// model.safetensors.index.json with its shards), whose weights may be quantized (quantized.h), or
+// a GGUF file (gguf_model.h).
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "weights/gguf.h"
+#include "weights/quantized.h"
 #include "weights/safetensors.h"
 #include "weights/source.h"
+#include "weights/stored_weight.h"
 
 namespace tandem::weights {
 
@@ -24,7 +28,9 @@ inline constexpr uint64_t kMaxIndexBytes = uint64_t{32} << 20;
 /// concurrently.
 class Checkpoint final : public TensorSource {
  public:
-  /// Opens a folder. As in transformers, model.safetensors goes before an index.
+  /// Opens a folder or a GGUF file (of a split one the first part). As in transformers,
+  /// model.safetensors goes before an index; a folder without config.json but with a single GGUF
+  /// model in it stands for that.
   ///
   /// With an index: shard names must be plain file names, every shard must exist, and every tensor
   /// of the index must be in the shard that it names. A tensor that a shard holds but the index
@@ -35,10 +41,15 @@ class Checkpoint final : public TensorSource {
   /// names the file.
   static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& folder);
 
-  /// The folder, absolute and without symbolic links.
+  /// The folder, absolute and without symbolic links, or the absolute path of the GGUF file.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// The text of config.json, at most 1 MiB, not parsed.
+  /// The text of config.json, at most 1 MiB, not parsed; without quantization_config if the weights
+  /// are converted, and made from the metadata of a GGUF file.
   [[nodiscard]] const std::string& config_json() const { return config_json_; }
+  /// The metadata of a GGUF file, or null.
+  [[nodiscard]] const GgufHeader* gguf() const { return gguf_.get(); }
+  /// What a tensor is made from, or null.
+  [[nodiscard]] const StoredWeight* stored(std::string_view tensor) const;
   /// Every tensor that can be a weight, ordered by name.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Tensors in the shards that the index does not name.
@@ -59,28 +70,26 @@ class Checkpoint final : public TensorSource {
   /// Tells the SHA-256 of a tensor's bytes, as a manifest has it. Not concurrently with others.
   void tell_content(std::string_view tensor, const Digest& sha256);
 
-  /// Where a weight's bytes are, or null. For readers that go past the mapping.
-  struct Place {
-    const MappedFile* file = nullptr;
-    uint64_t offset = 0;  ///< from the start of the file
-    uint64_t bytes = 0;
-  };
-  [[nodiscard]] Place place(const TensorInfo& tensor) const;
   /// The files of the weights, ordered by name.
-  [[nodiscard]] const std::vector<std::unique_ptr<SafetensorsFile>>& files() const {
+  [[nodiscard]] const std::vector<std::shared_ptr<const MappedFile>>& files() const {
     return files_;
   }
 
  private:
   Checkpoint() = default;
-  [[nodiscard]] Status open_single();
-  [[nodiscard]] Status open_index();
+  [[nodiscard]] Status open_folder();
+  [[nodiscard]] Status open_gguf_file(const std::filesystem::path& path);
+  [[nodiscard]] Status open_single(StoredTensors& found);
+  [[nodiscard]] Status open_index(StoredTensors& found);
+  [[nodiscard]] Status list_stored(const StoredTensors& found);
   [[nodiscard]] Status list_tensors();
 
   std::filesystem::path folder_;
   std::string config_json_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, const SafetensorsFile*, std::less<>> where_;  ///< tensor -> its file
+  std::unique_ptr<GgufHeader> gguf_;
+  std::vector<std::shared_ptr<const MappedFile>> files_;
+  std::map<std::string, StoredWeight, std::less<>> weights_;
+  std::map<std::string, Error, std::less<>> others_;  ///< why a tensor can't be a weight
   std::vector<TensorInfo> tensors_;
   std::map<std::string, Digest, std::less<>> contents_;
   int64_t opened_ns_ = 0;  ///< since 1970

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
+
+#include "weights/block.h"
 
 namespace tandem::weights {
 
@@ -46,23 +49,49 @@ size_t first_special(const std::byte* bytes, size_t count, Bits exponent) {
   return count;
 }
 
+/// The same for a type of blocks, each of which has to be widened.
+size_t first_special_in_blocks(const TensorData& tensor) {
+  const BlockSize block = block_size(tensor.info.dtype);
+  std::vector<float> values(block.elements);
+  const uint64_t blocks = tensor.bytes.size() / block.bytes;
+  for (uint64_t b = 0; b < blocks; ++b) {
+    widen_blocks(tensor.info.dtype, tensor.bytes.data() + b * block.bytes, values);
+    for (uint32_t i = 0; i < block.elements; ++i) {
+      if (!std::isfinite(values[i])) return b * block.elements + i;
+    }
+  }
+  return blocks * block.elements;
+}
+
 }  // namespace
 
 std::string_view name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
+  constexpr std::string_view kNames[kDTypes] = {
+      "F32",    "F16",   "BF16",     "Q4_0",     "Q4_1",          "Q5_0",         "Q5_1",
+      "Q8_0",   "Q2_K",  "Q3_K",     "Q4_K",     "Q5_K",          "Q6_K",         "IQ4_NL",
+      "IQ4_XS", "MXFP4", "I4 group", "I8 group", "F8_E4M3 group", "F8_E5M2 group"};
+  const auto index = static_cast<uint8_t>(dtype);
+  return index < kDTypes ? kNames[index] : "unknown";
+}
+
+std::optional<uint64_t> tensor_bytes(DType dtype, std::span<const uint64_t> shape) {
+  const BlockSize block = block_size(dtype);
+  if (!whole_blocks(dtype, shape.empty() ? 1 : shape.back())) return std::nullopt;
+  uint64_t elements = 1;
+  for (const uint64_t extent : shape) {
+    if (extent == 0 || __builtin_mul_overflow(elements, extent, &elements)) return std::nullopt;
   }
-  return "unknown";
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(elements / block.elements, uint64_t{block.bytes}, &bytes) ||
+      (elements | bytes) >> 63 != 0) {
+    return std::nullopt;
+  }
+  return bytes;
 }
 
 Status widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
-  const uint64_t expected = uint64_t{values.size()} * size_of(dtype);
-  if (bytes.size() != expected) {
+  const uint64_t expected = bytes_of(dtype, values.size());
+  if (bytes.size() != expected || !whole_blocks(dtype, values.size())) {
     return invalid("expected " + std::to_string(expected) + " bytes for " +
                    std::to_string(values.size()) + " elements of " + std::string(name(dtype)) +
                    ", found " + std::to_string(bytes.size()));
@@ -77,13 +106,15 @@ Status widen(DType dtype, std::span<const std::byte> bytes, std::span<float> val
     case DType::kBF16:
       widen_elements<uint16_t>(bytes.data(), values, bf16_to_f32);
       return {};
+    default:
+      widen_blocks(dtype, bytes.data(), values);
+      return {};
   }
-  return unsupported("element type " + std::to_string(static_cast<int>(dtype)));
 }
 
 Status check_finite(const TensorData& tensor) {
   const std::byte* bytes = tensor.bytes.data();
-  const size_t count = tensor.bytes.size() / size_of(tensor.info.dtype);
+  const size_t count = tensor.info.elements();
   size_t index = count;
   switch (tensor.info.dtype) {
     case DType::kF32:
@@ -95,11 +126,19 @@ Status check_finite(const TensorData& tensor) {
     case DType::kBF16:
       index = first_special<uint16_t>(bytes, count, 0x7f80u);
       break;
+    default:
+      index = first_special_in_blocks(tensor);
+      break;
   }
   if (index == count) return {};
-  float value = 0;
-  const uint64_t size = size_of(tensor.info.dtype);
-  TANDEM_TRY(widen(tensor.info.dtype, tensor.bytes.subspan(index * size, size), {&value, 1}));
+  const uint64_t block = block_size(tensor.info.dtype).elements;
+  std::vector<float> values(block);
+  const uint64_t begin = index / block * block;
+  TANDEM_TRY(widen(
+      tensor.info.dtype,
+      tensor.bytes.subspan(bytes_of(tensor.info.dtype, begin), block_size(tensor.info.dtype).bytes),
+      values));
+  const float value = values[index - begin];
   const char* what = std::isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity";
   return invalid("tensor " + tensor.info.name + ": element " + std::to_string(index) + " is " +
                  what + ", expected finite weights");

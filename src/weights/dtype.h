@@ -1,10 +1,12 @@
 // Stored element types widened to binary32. Every value of BF16 and F16 is a value of binary32, so
-// nothing here rounds, except the narrowing that tools use to write checkpoints.
+// nothing here rounds, except what block.h says of blocks, and the narrowing that tools use to
+// write checkpoints.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -40,8 +42,12 @@ constexpr uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Widens little-endian elements of type `dtype` (of any alignment) to `values`.
-/// Error kInvalid: bytes.size() is not values.size() * size_of(dtype).
+/// Bytes of a tensor of that type and shape, or nothing if an extent is 0, rows are no whole
+/// blocks, or there are 2^63 elements or bytes or more.
+std::optional<uint64_t> tensor_bytes(DType dtype, std::span<const uint64_t> shape);
+
+/// Widens little-endian elements of type `dtype` (of any alignment) to `values`, which are whole
+/// blocks. Error kInvalid: bytes.size() is not bytes_of(dtype, values.size()).
 Status widen(DType dtype, std::span<const std::byte> bytes, std::span<float> values);
 
 /// Fails with kInvalid, naming the tensor, the index and the value, if an element is NaN or

@@ -49,7 +49,9 @@ class Hashing {
 
  private:
   Status hash(ManifestTensor& tensor, std::span<std::byte> buffer) {
-    const Checkpoint::Place place = checkpoint_.place(tensor.info);
+    const StoredWeight& weight = *checkpoint_.stored(tensor.info.name);
+    if (weight.convert) return hash_converted(weight, tensor);
+    const FilePiece& place = weight.pieces.front();
     Sha256 hash;
     for (uint64_t done = 0; done < place.bytes && !stop_; done += buffer.size()) {
       const auto part = buffer.first(std::min<uint64_t>(buffer.size(), place.bytes - done));
@@ -62,6 +64,13 @@ class Hashing {
     }
     tensor.sha256 = hash.digest();
     return {};
+  }
+
+  /// The bytes that others will be given, not those of the file.
+  Status hash_converted(const StoredWeight& weight, ManifestTensor& tensor) {
+    TANDEM_ASSIGN(const TensorData data, read_weight(weight));
+    tensor.sha256 = sha256(data.bytes);
+    return report(data.bytes.size());
   }
 
   Status report(uint64_t bytes) {
@@ -139,7 +148,7 @@ Result<Manifest> make_manifest(const Checkpoint& checkpoint, uint32_t threads,
   hashing.run();
   for (std::thread& helper : helpers) helper.join();
   if (hashing.error()) return *hashing.error();
-  for (const auto& file : checkpoint.files()) TANDEM_TRY(file->file().check_unchanged());
+  for (const auto& file : checkpoint.files()) TANDEM_TRY(file->check_unchanged());
   store_manifest(checkpoint, manifest, started_ns);
   return manifest;
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "weights/dtype.h"
 #include "weights/printable.h"
 
 namespace tandem::weights {
@@ -30,23 +31,22 @@ Status read_tensor(ByteReader& reader, ManifestTensor& tensor, uint64_t& total) 
   if (!reader.ok()) return invalid("manifest: ends within a tensor, or a name is too long");
   TANDEM_TRY(check_tensor_name(tensor.info.name));
   const std::string what = "manifest: tensor " + printable(tensor.info.name);
-  if (dtype > static_cast<uint8_t>(DType::kBF16)) {
-    return invalid(what + ": expected an element type from 0 to 2, found " + std::to_string(dtype));
+  if (dtype >= kDTypes) {
+    return invalid(what + ": expected an element type from 0 to " + std::to_string(kDTypes - 1) +
+                   ", found " + std::to_string(dtype));
   }
   if (dims > kMaxWeightDims) {
     return invalid(what + ": expected at most " + std::to_string(kMaxWeightDims) +
                    " dimensions, found " + std::to_string(dims));
   }
   tensor.info.dtype = static_cast<DType>(dtype);
-  uint64_t bytes = size_of(tensor.info.dtype);
-  for (uint8_t i = 0; i < dims; ++i) {
-    const auto extent = reader.read<uint64_t>();
-    if (!reader.ok()) return invalid(what + ": the manifest ends within its shape");
-    if (extent == 0 || __builtin_mul_overflow(bytes, extent, &bytes) || bytes >> 63 != 0) {
-      return invalid(what + ": expected a shape without 0 and below 2^63 bytes");
-    }
-    tensor.info.shape.push_back(extent);
+  for (uint8_t i = 0; i < dims; ++i) tensor.info.shape.push_back(reader.read<uint64_t>());
+  if (!reader.ok()) return invalid(what + ": the manifest ends within its shape");
+  const auto counted = tensor_bytes(tensor.info.dtype, tensor.info.shape);
+  if (!counted) {
+    return invalid(what + ": expected a shape without 0, of whole blocks and below 2^63 bytes");
   }
+  const uint64_t bytes = *counted;
   if (__builtin_add_overflow(total, bytes, &total) || total >> 63 != 0) {
     return invalid(what + ": expected less than 2^63 bytes in all tensors together");
   }

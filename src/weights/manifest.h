@@ -81,18 +81,19 @@ std::optional<Manifest> known_manifest(const Checkpoint& checkpoint);
 /// A folder of models that a device holds already (--models).
 class ModelLibrary {
  public:
-  /// Errors: kNotFound, kInvalid (not a folder), kIo.
+  /// A folder, or a GGUF file, which is then the only model.
+  /// Errors: kNotFound, kInvalid (neither), kIo.
   static Result<ModelLibrary> open(const std::filesystem::path& folder);
 
-  /// The checkpoint whose content is exactly `wanted`. Looks at folders with a config.json at most
-  /// two levels down (the library's folder itself counts as level 0), in order of their names;
-  /// symbolic links to folders are followed on the first level only. A folder is hashed only if its
-  /// config.json and its list of tensors are the wanted ones. Nothing of `wanted` is ever part of a
-  /// path. Errors: kNotFound (says how many folders were looked at, and of one that could not be
-  /// read why), kCancelled.
+  /// The checkpoint whose content is exactly `wanted`. Looks at folders with a config.json and at
+  /// GGUF files at most two levels down (the library's folder itself counts as level 0), in order
+  /// of their names; symbolic links to folders are followed on the first level only. A model is
+  /// hashed only if its config.json and its list of tensors are the wanted ones. Nothing of
+  /// `wanted` is ever part of a path. Errors: kNotFound (says how many folders were looked at, and
+  /// of one that could not be read why), kCancelled.
   [[nodiscard]] Result<std::unique_ptr<Checkpoint>> find(const Manifest& wanted, uint32_t threads,
                                                          const HashProgress& progress) const;
-  /// The folders that find() looks at.
+  /// The folders and GGUF files that find() looks at.
   [[nodiscard]] std::vector<std::filesystem::path> folders() const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // file = magic key:length+bytes manifest:length+bytes sha256 of all before
-constexpr std::string_view kMagic = "TDCACHE1";
+constexpr std::string_view kMagic = "TDCACHE2";
 constexpr uint64_t kMaxKeyBytes = uint64_t{32} << 20;
 
 // File systems stamp with the kernel's clock tick, at most 10 ms; two writes within one tick leave
@@ -31,7 +31,7 @@ constexpr int64_t kYoungNs = 100'000'000;
 std::vector<std::byte> make_key(const Checkpoint& checkpoint) {
   ByteWriter writer;
   for (const auto& file : checkpoint.files()) {
-    const FileIdentity& identity = file->file().identity();
+    const FileIdentity& identity = file->identity();
     writer.text(identity.path);
     writer.write(identity.size);
     writer.write(identity.modified_ns);
@@ -40,12 +40,15 @@ std::vector<std::byte> make_key(const Checkpoint& checkpoint) {
   }
   Sha256 places;
   for (const TensorInfo& tensor : checkpoint.tensors()) {
-    const Checkpoint::Place place = checkpoint.place(tensor);
+    const StoredWeight* weight = checkpoint.stored(tensor.name);
     ByteWriter entry;
     entry.text(tensor.name);
-    entry.text(place.file->identity().path);
-    entry.write(place.offset);
-    entry.write(place.bytes);
+    entry.text(weight->conversion);
+    for (const FilePiece& piece : weight->pieces) {
+      entry.text(piece.file->identity().path);
+      entry.write(piece.offset);
+      entry.write(piece.bytes);
+    }
     places.update(entry.bytes());
   }
   const Digest digest = places.digest();
@@ -117,7 +120,7 @@ std::optional<Manifest> load_manifest(const Checkpoint& checkpoint) {
 
 void store_manifest(const Checkpoint& checkpoint, const Manifest& manifest, int64_t started_ns) {
   for (const auto& file : checkpoint.files()) {
-    const FileIdentity& identity = file->file().identity();
+    const FileIdentity& identity = file->identity();
     if (std::max(identity.modified_ns, identity.changed_ns) > started_ns - kYoungNs) return;
   }
   const fs::path path = cache_file(checkpoint);

@@ -39,13 +39,21 @@ bool lists_same_tensors(const Checkpoint& checkpoint, const Manifest& wanted) {
       });
 }
 
-/// The checkpoint in `folder` if it is the wanted one, null if it is another.
+/// The checkpoint in `folder` (or file) if it is the wanted one, null if it is another.
 Result<std::unique_ptr<Checkpoint>> match(const fs::path& folder, const Manifest& wanted,
                                           const Digest& wanted_hash, uint32_t threads,
                                           const HashProgress& progress) {
-  TANDEM_ASSIGN(const std::string config, read_text_file(folder / "config.json", kMaxConfigBytes));
-  if (sha256(config) != wanted.config) return std::unique_ptr<Checkpoint>();
+  if (has_config(folder)) {
+    TANDEM_ASSIGN(const std::string config,
+                  read_text_file(folder / "config.json", kMaxConfigBytes));
+    // Most folders are another model, which their config alone tells; what becomes of a config with
+    // quantized weights is known only when they are opened.
+    const bool quantized = config.find("quantization_config") != std::string::npos ||
+                           config.find("compression_config") != std::string::npos;
+    if (!quantized && sha256(config) != wanted.config) return std::unique_ptr<Checkpoint>();
+  }
   TANDEM_ASSIGN(auto checkpoint, Checkpoint::open(folder));
+  if (sha256(checkpoint->config_json()) != wanted.config) return std::unique_ptr<Checkpoint>();
   if (!lists_same_tensors(*checkpoint, wanted)) return std::unique_ptr<Checkpoint>();
   TANDEM_ASSIGN(const Manifest manifest, make_manifest(*checkpoint, threads, progress));
   if (model_hash(manifest) != wanted_hash) return std::unique_ptr<Checkpoint>();
@@ -58,6 +66,10 @@ Result<std::unique_ptr<Checkpoint>> match(const fs::path& folder, const Manifest
 Result<ModelLibrary> ModelLibrary::open(const fs::path& folder) {
   std::error_code code;
   ModelLibrary library;
+  if (is_gguf(folder)) {
+    library.folder_ = fs::absolute(folder, code).lexically_normal();
+    return library;
+  }
   library.folder_ = fs::canonical(folder, code);
   if (code) {
     return Error{
@@ -78,12 +90,17 @@ Result<ModelLibrary> ModelLibrary::open(const fs::path& folder) {
 
 std::vector<fs::path> ModelLibrary::folders() const {
   std::vector<fs::path> result;
-  if (has_config(folder_)) result.push_back(folder_);
+  std::error_code code;
+  if (!fs::is_directory(folder_, code)) return {folder_};
+  const auto add = [&](const fs::path& folder) {
+    if (has_config(folder)) result.push_back(folder);
+    const auto files = gguf_models(folder);
+    result.insert(result.end(), files.begin(), files.end());
+  };
+  add(folder_);
   for (const fs::path& first : subfolders(folder_, true)) {
-    if (has_config(first)) result.push_back(first);
-    for (const fs::path& second : subfolders(first, false)) {
-      if (has_config(second)) result.push_back(second);
-    }
+    add(first);
+    for (const fs::path& second : subfolders(first, false)) add(second);
   }
   return result;
 }
@@ -102,7 +119,7 @@ Result<std::unique_ptr<Checkpoint>> ModelLibrary::find(const Manifest& wanted, u
     if (++unreadable == 1) problem = found.error().message;
   }
   std::string message = folder_.string() + ": none of " + std::to_string(candidates.size()) +
-                        " model folders holds the model " + hex(wanted_hash);
+                        " models holds the model " + hex(wanted_hash);
   if (unreadable > 0) {
     message += "; " + std::to_string(unreadable) + " could not be read, the first: " + problem;
   }

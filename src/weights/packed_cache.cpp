@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -133,49 +134,122 @@ Data map_data(int file, uint64_t offset, uint64_t size, ThreadPool& pool) {
   return data;
 }
 
+// An entry's header, with the file open behind it.
+struct Entry {
+  Descriptor file;
+  uint64_t size = 0;
+  PackedHeader header;
+  Loaded refusal;  // with a problem: it can't be used; else, without a file, there is none
+
+  explicit Entry(const fs::path& path)
+      : file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {}
+
+  // False: see `refusal`.
+  bool read(const Digest& key, std::span<const PackedShape> shapes) {
+    if (file.value < 0) return false;
+    struct stat status {};
+    if (::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode)) {
+      return refuse("it is not a file", false);
+    }
+    if ((status.st_uid != ::geteuid() && status.st_uid != 0) || (status.st_mode & 022) != 0) {
+      return refuse("others can write to it", false);
+    }
+    size = static_cast<uint64_t>(status.st_size);
+    if (size < kMaxPackedHeader) return refuse("it is too short", true);
+    std::array<std::byte, kMaxPackedHeader> start{};
+    if (!read_at(file.value, 0, start)) return refuse("it can't be read", false);
+    auto parsed = PackedHeader::parse(start, size);
+    if (!parsed.ok()) return refuse(parsed.error().message, true);
+    if (parsed->key != key || !std::ranges::equal(parsed->matrices, shapes)) {
+      return refuse("it holds something else", true);
+    }
+    header = std::move(*parsed);
+    return true;
+  }
+
+ private:
+  bool refuse(std::string problem, bool remove) {
+    refusal = refused(std::move(problem), remove);
+    return false;
+  }
+};
+
+// The matrices of an entry whose data is at `bytes`.
+std::vector<kernels::PackedMatrix> matrices_of(const PackedHeader& header, const std::byte* bytes,
+                                               const std::shared_ptr<const void>& owner,
+                                               bool mapped) {
+  std::vector<kernels::PackedMatrix> matrices;
+  const auto places = header.places();
+  const uint64_t offset = header.data_offset();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const PackedShape& shape = header.matrices[i];
+    const auto* weights = reinterpret_cast<const uint8_t*>(bytes + (places[i].weights - offset));
+    const auto* scales = reinterpret_cast<const float*>(bytes + (places[i].scales - offset));
+    matrices.push_back({shape.format, shape.rows, shape.columns,
+                        Block<uint8_t>({weights, places[i].weight_bytes}, owner),
+                        Block<float>({scales, places[i].scale_bytes / sizeof(float)}, owner),
+                        mapped});
+  }
+  return matrices;
+}
+
 Loaded read_entry(const fs::path& path, const Digest& key, std::span<const PackedShape> shapes,
                   ThreadPool& pool) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.value < 0) return {};
-  struct stat status {};
-  if (::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode)) {
-    return refused("it is not a file", false);
-  }
-  if ((status.st_uid != ::geteuid() && status.st_uid != 0) || (status.st_mode & 022) != 0) {
-    return refused("others can write to it", false);
-  }
-  const auto size = static_cast<uint64_t>(status.st_size);
-  if (size < kMaxPackedHeader) return refused("it is too short");
-  std::array<std::byte, kMaxPackedHeader> start{};
-  if (!read_at(file.value, 0, start)) return refused("it can't be read", false);
-  const auto header = PackedHeader::parse(start, size);
-  if (!header.ok()) return refused(header.error().message);
-  if (header->key != key || !std::ranges::equal(header->matrices, shapes)) {
-    return refused("it holds something else");
-  }
-  const auto places = header->places();
-  const uint64_t offset = header->data_offset();
+  Entry entry(path);
+  if (!entry.read(key, shapes)) return std::move(entry.refusal);
+  const int file = entry.file.value;
+  const uint64_t offset = entry.header.data_offset();
   const bool large = std::ranges::any_of(
-      places, [](const PackedHeader::Place& place) { return place.weight_bytes > kMostMapped; });
-  const Data data = large ? read_data(file.value, offset, size - offset, pool)
-                          : map_data(file.value, offset, size, pool);
+      entry.header.places(),
+      [](const PackedHeader::Place& place) { return place.weight_bytes > kMostMapped; });
+  const Data data = large ? read_data(file, offset, entry.size - offset, pool)
+                          : map_data(file, offset, entry.size, pool);
   if (data.owner == nullptr) return refused("there is no memory for it", false);
   if (!data.whole) return refused("it can't be read", false);
-  if (data.content != header->content) return refused("its content is damaged");
-  ::futimens(file.value, nullptr);  // used now: what was used longest ago is dropped first
+  if (data.content != entry.header.content) return refused("its content is damaged");
+  ::futimens(file, nullptr);  // used now: what was used longest ago is dropped first
   Loaded loaded;
-  loaded.matrices.emplace();
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto* weights =
-        reinterpret_cast<const uint8_t*>(data.bytes + (places[i].weights - offset));
-    const auto* scales = reinterpret_cast<const float*>(data.bytes + (places[i].scales - offset));
-    loaded.matrices->push_back(
-        {shapes[i].format, shapes[i].rows, shapes[i].columns,
-         Block<uint8_t>({weights, places[i].weight_bytes}, data.owner),
-         Block<float>({scales, places[i].scale_bytes / sizeof(float)}, data.owner), data.mapped});
-  }
+  loaded.matrices = matrices_of(entry.header, data.bytes, data.owner, data.mapped);
   return loaded;
 }
+
+// An entry that is checked when it is first fetched.
+class LateEntry final : public kernels::OnDemand {
+ public:
+  LateEntry(fs::path path, std::shared_ptr<const Mapping> mapping, uint64_t offset, Digest content)
+      : path_(std::move(path)), mapping_(std::move(mapping)), offset_(offset), content_(content) {}
+
+  void want() override { advise(MADV_WILLNEED); }
+  void drop() override { advise(MADV_DONTNEED); }
+  [[nodiscard]] Status fetch() override {
+    ThreadPool alone(1);
+    mapping_->populate(alone);
+    if (checked_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard lock(mutex_);
+    if (checked_.load(std::memory_order_relaxed)) return {};
+    const std::span<const std::byte> data(mapping_->bytes + offset_, mapping_->size - offset_);
+    if (checksum(data, alone) != content_) {
+      ::unlink(path_.c_str());
+      return Error{ErrorKind::kIo, path_.string() +
+                                       ": quantized weights are damaged; the file was deleted, and "
+                                       "the next start makes it again"};
+    }
+    checked_.store(true, std::memory_order_release);
+    return {};
+  }
+
+ private:
+  void advise(int advice) {
+    ::madvise(const_cast<std::byte*>(mapping_->bytes), mapping_->size, advice);
+  }
+
+  const fs::path path_;
+  const std::shared_ptr<const Mapping> mapping_;
+  const uint64_t offset_;
+  const Digest content_;
+  std::mutex mutex_;
+  std::atomic<bool> checked_{false};
+};
 
 fs::path absolute_variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
@@ -217,12 +291,32 @@ std::optional<std::vector<kernels::PackedMatrix>> PackedCache::load(
     const Digest& key, std::span<const PackedShape> shapes, ThreadPool& pool) {
   const fs::path path = path_of(key);
   Loaded loaded = read_entry(path, key, shapes, pool);
-  if (!loaded.problem.empty()) {
-    notice(path.string() + ": " + loaded.problem +
-           (loaded.remove ? "; it is made again" : "; it is not used"));
-    if (loaded.remove) ::unlink(path.c_str());
-  }
+  if (!loaded.problem.empty()) give_up(path, loaded.problem, loaded.remove);
   return std::move(loaded.matrices);
+}
+
+void PackedCache::give_up(const fs::path& path, const std::string& problem, bool remove) const {
+  notice(path.string() + ": " + problem + (remove ? "; it is made again" : "; it is not used"));
+  if (remove) ::unlink(path.c_str());
+}
+
+std::optional<std::vector<kernels::PackedMatrix>> PackedCache::load_on_demand(
+    const Digest& key, std::span<const PackedShape> shapes) {
+  const fs::path path = path_of(key);
+  Entry entry(path);
+  if (!entry.read(key, shapes)) {
+    const Loaded& refusal = entry.refusal;
+    if (!refusal.problem.empty()) give_up(path, refusal.problem, refusal.remove);
+    return std::nullopt;
+  }
+  const auto mapping = std::make_shared<const Mapping>(entry.file.value, entry.size);
+  if (mapping->bytes == nullptr) return std::nullopt;
+  ::futimens(entry.file.value, nullptr);
+  const uint64_t offset = entry.header.data_offset();
+  auto matrices = matrices_of(entry.header, mapping->bytes + offset, mapping, true);
+  const auto late = std::make_shared<LateEntry>(path, mapping, offset, entry.header.content);
+  for (kernels::PackedMatrix& matrix : matrices) matrix.on_demand = late;
+  return matrices;
 }
 
 uint64_t PackedCache::size_of(const Digest& key) const {

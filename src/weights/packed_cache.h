@@ -51,6 +51,9 @@ class PackedCache final : public PackedStore {
   std::optional<std::vector<kernels::PackedMatrix>> load(const Digest& key,
                                                          std::span<const PackedShape> shapes,
                                                          ThreadPool& pool) override;
+  std::optional<std::vector<kernels::PackedMatrix>> load_on_demand(
+      const Digest& key, std::span<const PackedShape> shapes) override;
+  Status store_now(const Digest& key, std::vector<kernels::PackedMatrix> matrices) override;
   void store(const Digest& key, std::vector<kernels::PackedMatrix> matrices) override;
   /// Writes what is left, without waiting for the disk, until `deadline` or `*cancel`. Calls
   /// `progress` (may be empty) with bytes done and in all.
@@ -86,6 +89,8 @@ class PackedCache final : public PackedStore {
   std::string fill(int file, const PackedHeader& header, const Job& job);
   std::string make_room(uint64_t bytes, const std::filesystem::path& own);
   void notice(const std::string& line) const;
+  /// Says what is wrong with an entry, and removes it if it is of no use.
+  void give_up(const std::filesystem::path& path, const std::string& problem, bool remove) const;
 
   const PackedCacheOptions options_;
   const std::filesystem::file_time_type started_;

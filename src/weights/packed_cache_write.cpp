@@ -133,6 +133,12 @@ void PackedCache::store(const Digest& key, std::vector<kernels::PackedMatrix> ma
   changed_.notify_all();
 }
 
+Status PackedCache::store_now(const Digest& key, std::vector<kernels::PackedMatrix> matrices) {
+  const std::string problem = write_file({key, std::move(matrices), 0});
+  if (problem.empty()) return {};
+  return Error{ErrorKind::kIo, "can't keep quantized weights: " + problem};
+}
+
 std::optional<PackedCache::Job> PackedCache::next() {
   const std::lock_guard lock(mutex_);
   if (jobs_.empty() || stop_) return std::nullopt;

@@ -25,6 +25,15 @@ class PackedStore {
   /// The matrices stored under `key`, if they are there, sound, and of these shapes.
   virtual std::optional<std::vector<kernels::PackedMatrix>> load(
       const Digest& key, std::span<const PackedShape> shapes, ThreadPool& pool) = 0;
+  /// As load(), but only the header is read: the matrices are `on_demand`.
+  virtual std::optional<std::vector<kernels::PackedMatrix>> load_on_demand(
+      const Digest& /*key*/, std::span<const PackedShape> /*shapes*/) {
+    return std::nullopt;
+  }
+  /// Stores matrices at once, for a caller that then drops them. The error says why it can't.
+  virtual Status store_now(const Digest& /*key*/, std::vector<kernels::PackedMatrix> /*matrices*/) {
+    return unsupported("there is nowhere to keep quantized weights");
+  }
   /// Stores matrices that nobody writes to any more, later. They are not copied.
   virtual void store(const Digest& key, std::vector<kernels::PackedMatrix> matrices) = 0;
   /// Bytes of the entry of that key, 0 if there is none. It is not checked.

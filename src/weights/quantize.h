@@ -33,11 +33,17 @@ struct MatrixPart {
   uint32_t first_row = 0;
   uint32_t rows = 0;
   uint32_t columns = 0;
+  /// Row r is the tensor's row first_row + r * row_step; at most kMostRowStep.
+  uint32_t row_step = 1;
+  /// The tensor has three dimensions: the part is of its `slab`-th matrix.
+  bool stacked = false;
+  uint32_t slab = 0;
 };
+inline constexpr uint32_t kMostRowStep = 2;
 
 /// Quantizes a part of a tensor, rows split over `pool`. The tensor's shape must be two-dimensional
-/// and hold the part. Errors: kInvalid (shape; a weight that is not finite or beyond 2^10 * 127),
-/// kMemory; each names the tensor.
+/// (three-dimensional for a stacked part) and hold the part. Errors: kInvalid (shape; a weight that
+/// is not finite or beyond 2^10 * 127), kMemory; each names the tensor.
 Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const MatrixPart& part,
                                               kernels::WeightFormat format, ThreadPool& pool);
 

@@ -21,18 +21,22 @@ namespace {
 constexpr uint64_t kSlab = uint64_t{8} << 20;
 
 // Columns that are widened and turned at once: sixteen rows of them fit the first-level cache.
+// Types of large blocks need the longer stretch.
 constexpr uint32_t kTurned = 64;
+constexpr uint32_t kLongestBlock = 256;
 
 // One thread's work on a matrix: tiles of sixteen rows, each read, quantized and stored by one
 // thread.
 class TileWork {
  public:
   TileWork(const TensorData& tensor, const MatrixPart& part, kernels::PackedMatrix& matrix,
-           TileQuantizer quantizer)
+           TileQuantizer quantizer, uint64_t base)
       : tensor_(tensor),
+        base_(base),
         part_(part),
         matrix_(matrix),
         quantizer_(quantizer),
+        turned_(std::max(kTurned, block_size(tensor.info.dtype).elements)),
         scratch_(matrix.format, part.columns) {}
 
   [[nodiscard]] bool ok() const { return scratch_.ok(); }
@@ -57,17 +61,20 @@ class TileWork {
  private:
   // The sizes match by construction: quantize_matrix() has checked the shape.
   void widened(uint64_t element, std::span<float> values) const {
-    const uint64_t size = size_of(tensor_.info.dtype);
-    (void)widen(tensor_.info.dtype, tensor_.bytes.subspan(element * size, values.size() * size),
-                values);
+    const DType dtype = tensor_.info.dtype;
+    (void)widen(
+        dtype,
+        tensor_.bytes.subspan(bytes_of(dtype, base_ + element), bytes_of(dtype, values.size())),
+        values);
   }
 
   void read(uint32_t first, uint32_t count) {
-    const uint64_t begin = (uint64_t{part_.first_row} + first) * part_.columns;
-    for (uint32_t k = 0; k < part_.columns; k += kTurned) {
-      const uint32_t width = std::min(kTurned, part_.columns - k);
+    const uint64_t begin = (part_.first_row + uint64_t{first} * part_.row_step) * part_.columns;
+    const uint64_t stride = uint64_t{part_.columns} * part_.row_step;
+    for (uint32_t k = 0; k < part_.columns; k += turned_) {
+      const uint32_t width = std::min(turned_, part_.columns - k);
       for (uint32_t r = 0; r < count; ++r) {
-        widened(begin + uint64_t{r} * part_.columns + k, std::span(rows_[r]).first(width));
+        widened(begin + r * stride + k, std::span(rows_[r]).first(width));
       }
       float* out = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
       if (count == kernels::kTileRows) {
@@ -86,19 +93,32 @@ class TileWork {
 
   // A tensor stored [columns, rows] has the rows of a column side by side already.
   void read_across(uint32_t first, uint32_t count) {
-    const uint64_t stride = tensor_.info.shape[1];
+    const uint64_t stride = tensor_.info.shape.back();
+    const uint64_t begin = part_.first_row + uint64_t{first} * part_.row_step;
+    if (part_.row_step == 1) {
+      for (uint32_t k = 0; k < part_.columns; ++k) {
+        widened(k * stride + begin,
+                {scratch_.weights.data() + size_t{k} * kernels::kTileRows, count});
+      }
+      return;
+    }
+    std::array<float, kernels::kTileRows * kMostRowStep> values;
+    const auto seen = std::span(values).first((count - 1) * part_.row_step + 1);
     for (uint32_t k = 0; k < part_.columns; ++k) {
-      widened(k * stride + part_.first_row + first,
-              {scratch_.weights.data() + size_t{k} * kernels::kTileRows, count});
+      widened(k * stride + begin, seen);
+      float* out = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
+      for (uint32_t r = 0; r < count; ++r) out[r] = seen[size_t{r} * part_.row_step];
     }
   }
 
   const TensorData& tensor_;
+  uint64_t base_;  // element where the part's matrix begins
   const MatrixPart& part_;
   kernels::PackedMatrix& matrix_;
   TileQuantizer quantizer_;
+  uint32_t turned_;
   TileScratch scratch_;
-  std::array<std::array<float, kTurned>, kernels::kTileRows> rows_;
+  std::array<std::array<float, kLongestBlock>, kernels::kTileRows> rows_;
 };
 
 // Memory of threads between two pieces of work.
@@ -126,16 +146,25 @@ class IdleWork {
 Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const MatrixPart& part,
                                               kernels::WeightFormat format, ThreadPool& pool) {
   const TensorInfo& info = tensor.info;
-  const uint64_t across = part.transposed ? 1 : 0;
-  if (info.shape.size() != 2 || info.shape[1 - across] != part.columns ||
-      info.shape[across] < uint64_t{part.first_row} + part.rows) {
-    return invalid("tensor " + info.name + ": its shape does not hold " +
-                   std::to_string(part.first_row + part.rows) + " rows of " +
-                   std::to_string(part.columns));
+  const uint64_t stack = part.stacked ? 1 : 0;
+  const uint64_t across = stack + (part.transposed ? 1 : 0);
+  const uint64_t along = stack + (part.transposed ? 0 : 1);
+  const uint64_t last = part.first_row + (uint64_t{part.rows} - 1) * part.row_step;
+  if (info.shape.size() != 2 + stack || info.shape[along] != part.columns ||
+      info.shape[across] <= last || (part.stacked && info.shape[0] <= part.slab) ||
+      part.row_step == 0 || part.row_step > kMostRowStep) {
+    return invalid("tensor " + info.name + ": its shape does not hold " + std::to_string(last + 1) +
+                   " rows of " + std::to_string(part.columns));
   }
+  const uint64_t base = part.slab * info.shape[across] * info.shape[along];
   if (part.columns > arithmetic::kMaxRow) {
     return unsupported("tensor " + info.name + ": rows of " + std::to_string(part.columns) +
                        " are longer than " + std::to_string(arithmetic::kMaxRow));
+  }
+  if (part.transposed && block_size(info.dtype).elements != 1) {
+    return unsupported("tensor " + info.name +
+                       ": a matrix stored [columns, rows] can't be of type " +
+                       std::string(name(info.dtype)));
   }
   kernels::PackedMatrix matrix = kernels::make_unwritten(format, part.rows, part.columns);
   if (matrix.data.size() == 0) {
@@ -144,12 +173,13 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
                      std::to_string(matrix.bytes_for(format, part.rows, part.columns)) +
                      " bytes of weights"};
   }
-  const uint64_t row_bytes = uint64_t{part.columns} * size_of(info.dtype);
+  const uint64_t row_bytes = bytes_of(info.dtype, part.columns);
   const uint32_t tiles = kernels::tile_count(part.rows);
   // A transposed tensor is read across: all of it is under way at once.
   const uint64_t slab =
       part.transposed ? tiles : std::max<uint64_t>(1, kSlab / (row_bytes * kernels::kTileRows));
-  const TileQuantizer quantizer = best_tile_quantizer();
+  const bool exact = info.dtype == DType::kMxfp4 && format == kernels::WeightFormat::k6;
+  const TileQuantizer quantizer = exact ? mxfp4_tile_quantizer() : best_tile_quantizer();
   std::atomic<bool> bad{false};
   std::atomic<bool> exhausted{false};
   IdleWork idle;
@@ -158,7 +188,7 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
     const uint64_t grain = std::max<uint64_t>(1, (end - begin) / (uint64_t{pool.threads()} * 4));
     pool.split(end - begin, grain, [&](uint64_t from, uint64_t to) {
       std::unique_ptr<TileWork> work = idle.take();
-      if (work == nullptr) work = std::make_unique<TileWork>(tensor, part, matrix, quantizer);
+      if (work == nullptr) work = std::make_unique<TileWork>(tensor, part, matrix, quantizer, base);
       if (!work->ok()) {
         exhausted = true;
         return;
@@ -169,9 +199,13 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
       idle.give(std::move(work));
     });
     if (tensor.release && !part.transposed) {
-      tensor.release((part.first_row + begin * kernels::kTileRows) * row_bytes,
-                     (end - begin) * kernels::kTileRows * row_bytes);
+      const uint64_t first = part.first_row + begin * kernels::kTileRows * part.row_step;
+      tensor.release(bytes_of(info.dtype, base) + first * row_bytes,
+                     (end - begin) * kernels::kTileRows * part.row_step * row_bytes);
     }
+  }
+  if (tensor.release && part.transposed && part.stacked) {
+    tensor.release(bytes_of(info.dtype, base), info.shape[across] * row_bytes);
   }
   if (exhausted) {
     return Error{ErrorKind::kMemory, "tensor " + info.name + ": no memory to quantize it"};
@@ -191,10 +225,15 @@ Result<std::vector<float>> read_vector(const TensorData& tensor, uint64_t first,
                    std::to_string(count) + " from " + std::to_string(first));
   }
   TANDEM_TRY(check_finite(tensor));
-  std::vector<float> values(count);
-  const uint64_t element = size_of(tensor.info.dtype);
-  TANDEM_TRY(
-      widen(tensor.info.dtype, tensor.bytes.subspan(first * element, count * element), values));
+  const DType dtype = tensor.info.dtype;
+  const uint64_t block = block_size(dtype).elements;
+  const uint64_t skipped = first % block;
+  std::vector<float> values((skipped + count + block - 1) / block * block);
+  TANDEM_TRY(widen(
+      dtype, tensor.bytes.subspan(bytes_of(dtype, first - skipped), bytes_of(dtype, values.size())),
+      values));
+  values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(skipped));
+  values.resize(count);
   return values;
 }
 

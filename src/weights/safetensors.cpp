@@ -307,7 +307,7 @@ StoredType stored_type(DType dtype) {
       return StoredType::kF16;
     case DType::kBF16:
       return StoredType::kBF16;
-    case DType::kF32:
+    default:
       break;
   }
   return StoredType::kF32;

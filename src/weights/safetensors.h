@@ -64,6 +64,7 @@ std::string_view name(StoredType type);
 uint64_t size_of(StoredType type);
 /// The weight type, or nothing if weights can't have this type.
 std::optional<DType> weight_type(StoredType type);
+/// Of F32, F16 and BF16; the format has no others of DType.
 StoredType stored_type(DType dtype);
 
 /// Checks a tensor's name: 1 to 512 bytes of UTF-8 without control characters and without what a

@@ -26,7 +26,7 @@ struct Memory {
 };
 
 std::vector<float> run(const Memory& memory, const Vector16& query, double scale,
-                       uint32_t first = 0) {
+                       uint32_t first = 0, int32_t sink = kNoSink) {
   const size_t positions = memory.key_exponents.size();
   std::vector<Vector16> keys(positions);
   std::vector<Vector16> values(positions);
@@ -35,15 +35,16 @@ std::vector<float> run(const Memory& memory, const Vector16& query, double scale
     values[j] = {{&memory.values[j * memory.dim], memory.dim}, memory.value_exponents[j]};
   }
   std::vector<float> out(memory.dim);
-  attention({query, keys, values, first, score_constant(scale)}, out);
+  attention({query, keys, values, first, score_constant(scale), sink}, out);
   return out;
 }
 
-// softmax(scores) . values of the integer inputs, in long double.
-std::vector<long double> exact(const Memory& memory, const Vector16& query, double scale) {
+// softmax(scores and the sink) . values of the integer inputs, in long double.
+std::vector<long double> exact(const Memory& memory, const Vector16& query, double scale,
+                               long double sink = -1e300L) {
   const size_t positions = memory.key_exponents.size();
   std::vector<long double> scores(positions);
-  long double largest = -1e300L;
+  long double largest = sink;
   for (size_t j = 0; j < positions; ++j) {
     long double sum = 0;
     for (size_t c = 0; c < memory.dim; ++c) {
@@ -53,7 +54,7 @@ std::vector<long double> exact(const Memory& memory, const Vector16& query, doub
     largest = std::max(largest, scores[j]);
   }
   std::vector<long double> out(memory.dim);
-  long double denominator = 0;
+  long double denominator = std::exp(sink - largest);
   for (size_t j = 0; j < positions; ++j) {
     const long double weight = std::exp(scores[j] - largest);
     denominator += weight;
@@ -119,6 +120,55 @@ TEST(Attention, LosesLessThanItsBoundAtEveryDepthOfTheTail) {
     const std::vector<float> out = run(memory, {query, -14}, gap * 2);
     EXPECT_NEAR((out[0] + out[1]) * 32768.0L / 32000, 1.0L, 0x1p-20L) << gap;
   }
+}
+
+TEST(Attention, ALearnedSinkTakesItsShareOfTheSoftmax) {
+  std::mt19937 random(2);
+  Memory memory(100, 32);
+  std::vector<int16_t> query(32);
+  for (int16_t& v : query) v = static_cast<int16_t>(random() % 60000 - 30000);
+  for (int16_t& v : memory.keys) v = static_cast<int16_t>(random() % 60000 - 30000);
+  for (int16_t& v : memory.values) v = static_cast<int16_t>(random() % 60000 - 30000);
+  const Vector16 q{query, -15};
+  // The scores reach from about -2 to 2.
+  for (const float logit : {-200.0F, -3.5F, 0.0F, 1.75F, 6.0F, 12.25F, 20.0F}) {
+    const std::vector<float> out = run(memory, q, 0.25, 0, sink_score(logit));
+    const std::vector<long double> expected = exact(memory, q, 0.25, logit);
+    for (size_t c = 0; c < 32; ++c) {
+      // 5.1e-5 for each exponential, and the denominator's.
+      EXPECT_NEAR(out[c], expected[c], 1.1e-4L * std::exp(std::min(0.0F, 6 - logit))) << logit;
+    }
+  }
+}
+
+// The largest magnitude that a sink leaves is finite and small, where its shift is at its bound and
+// beyond, and a head without a sink is none the wiser.
+TEST(Attention, ASinkFarAboveAllScoresLeavesNothing) {
+  for (const int exponent : {-94, 0, 100}) {
+    Memory memory(40, 2);
+    for (int16_t& v : memory.values) v = static_cast<int16_t>(kMaxActivation);
+    for (int& e : memory.value_exponents) e = exponent;
+    const std::vector<int16_t> query = {0, 0};
+    const std::vector<float> alone = run(memory, {query, 0}, 1.0);
+    for (const int depth : {0, 40, 100, 190, 260, 5000, 16383}) {
+      const std::vector<float> out = run(memory, {query, 0}, 1.0, 0, depth << 16);
+      for (size_t c = 0; c < 2; ++c) {
+        EXPECT_NEAR(out[c], std::ldexp(alone[c] * (depth == 0 ? 40.0F / 41 : 40.0F), -depth),
+                    std::max(0x1p-79F, std::ldexp(alone[c], -depth - 9)))
+            << exponent << " " << depth;
+      }
+    }
+    EXPECT_EQ(run(memory, {query, 0}, 1.0, 0, -(1 << 30)), alone);
+  }
+}
+
+TEST(Attention, ASinksLogitIsRoundedAndClamped) {
+  EXPECT_EQ(sink_score(0.0F), 0);
+  EXPECT_EQ(sink_score(1.0F), 94548);
+  EXPECT_EQ(sink_score(-1.0F), -94548);
+  EXPECT_EQ(sink_score(1e30F), 1 << 30);
+  EXPECT_EQ(sink_score(-1e30F), -(1 << 30));
+  EXPECT_EQ(sink_score(std::numeric_limits<float>::quiet_NaN()), -(1 << 30));
 }
 
 TEST(Attention, TheSmallestAndLargestValuesKeepTheirScale) {

@@ -24,6 +24,7 @@ struct Case {
   uint32_t heads = 1;
   uint32_t window = 0;
   Keys keys = Keys::kRandom;
+  std::vector<int32_t> sinks = {};  // a head each, or none
 };
 
 std::unique_ptr<CpuKvCache> make_cache(const Case& c, Random& random) {
@@ -86,18 +87,24 @@ void expect_equal_attention(const Case& c, Random& random) {
   task.position = c.positions - c.tokens;
   task.window = c.window;
   task.constant = arithmetic::score_constant(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
-  const auto run = [&](const CpuKernels& set) {
+  ASSERT_TRUE(c.sinks.empty() || c.sinks.size() == c.heads);
+  task.sinks = c.sinks.empty() ? nullptr : c.sinks.data();
+  const auto run = [&](const CpuKernels& set, ThreadPool* pool) {
     AttentionScratch scratch;
     std::vector<float> out(c.tokens * task.out_stride, 4.0F);
-    EXPECT_TRUE(set.attention(cache->view(0, 1), task, scratch, out.data()));
+    EXPECT_TRUE(set.attention(cache->view(0, 1), task, pool, scratch, out.data()));
     return bits(out);
   };
-  const std::vector<uint32_t> expected = run(scalar_kernels());
+  const std::vector<uint32_t> expected = run(scalar_kernels(), nullptr);
   for (const CpuKernels* set : fast_sets()) {
-    ASSERT_EQ(run(*set), expected)
-        << set->isa << " head_dim " << c.head_dim << " positions " << c.positions << " tokens "
-        << c.tokens << " heads " << c.heads << " window " << c.window << " keys "
-        << static_cast<int>(c.keys);
+    // Positions in one range, and in up to twelve.
+    static ThreadPool threads(3);
+    for (ThreadPool* pool : {static_cast<ThreadPool*>(nullptr), &threads}) {
+      ASSERT_EQ(run(*set, pool), expected)
+          << set->isa << (pool == nullptr ? "" : " split") << " head_dim " << c.head_dim
+          << " positions " << c.positions << " tokens " << c.tokens << " heads " << c.heads
+          << " window " << c.window << " keys " << static_cast<int>(c.keys);
+    }
   }
 }
 
@@ -142,6 +149,29 @@ TEST(Attention, EqualsTheReferenceForHeadsAndTokensTogether) {
                                   .heads = heads,
                                   .window = window,
                                   .keys = keys},
+                                 random);
+        }
+      }
+    }
+  }
+}
+
+// From a sink that no position notices to one that takes all mass, whatever the values' exponents.
+TEST(Attention, EqualsTheReferenceWithSinks) {
+  Random random(5);
+  constexpr int32_t kMost = 1 << 30;
+  const std::vector<int32_t> depths = {-kMost,   -(50 << 16), 0,         1,          12345,
+                                       41 << 16, 42 << 16,    100 << 16, 3000 << 16, kMost};
+  for (const Keys keys : kKinds) {
+    for (const uint32_t window : {0U, 20U}) {
+      for (const uint32_t tokens : {1U, 3U}) {
+        for (size_t i = 0; i < depths.size(); i += 2) {
+          expect_equal_attention({.positions = 150,
+                                  .tokens = tokens,
+                                  .heads = 3,
+                                  .window = window,
+                                  .keys = keys,
+                                  .sinks = {depths[i], depths[i + 1], arithmetic::kNoSink}},
                                  random);
         }
       }

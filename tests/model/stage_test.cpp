@@ -11,7 +11,9 @@
 namespace tandem::model {
 namespace {
 
-constexpr std::array kModels = {"llama", "mistral", "qwen2", "qwen3", "gpt2"};
+constexpr std::array kModels = {"llama",     "mistral", "qwen2",  "qwen3",   "gpt2",
+                                "gemma3",    "phi3",    "olmo2",  "smollm3", "granite",
+                                "qwen3_moe", "mixtral", "gpt_oss"};
 
 class Split : public testing::TestWithParam<const char*> {};
 

@@ -77,18 +77,22 @@ struct Loaded {
   }
 };
 
-inline Loaded load(Files& files, StageOptions options) {
+inline Loaded load(const ModelConfig& config, weights::TensorSource& source, StageOptions options) {
   options.first_layer = 0;
-  options.last_layer = files.config.layers;
+  options.last_layer = config.layers;
   if (options.pool == nullptr) options.pool = std::make_shared<ThreadPool>(options.threads);
   Loaded loaded;
-  auto stage = Stage::load(files.config, options, *files.checkpoint, {});
+  auto stage = Stage::load(config, options, source, {});
   EXPECT_TRUE(stage.ok()) << stage.error().message;
   loaded.stage = std::move(*stage);
-  auto ends = Ends::load(files.config, options, *files.checkpoint, {});
+  auto ends = Ends::load(config, options, source, {});
   EXPECT_TRUE(ends.ok()) << ends.error().message;
   loaded.ends = std::move(*ends);
   return loaded;
+}
+
+inline Loaded load(Files& files, StageOptions options) {
+  return load(files.config, *files.checkpoint, std::move(options));
 }
 
 /// Logits of `tokens` with the layers cut at `bounds` (0 first, the number of layers last).

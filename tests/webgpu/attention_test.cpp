@@ -45,6 +45,7 @@ struct Case {
   uint32_t rows = 1;
   uint32_t first = 0;
   Keys keys = Keys::kRandom;
+  std::vector<int32_t> sinks = {};  // a row each, or none
 };
 
 void expect_equal_attention(const Case& c, Random& random) {
@@ -99,7 +100,8 @@ void expect_equal_attention(const Case& c, Random& random) {
     for (uint32_t p = 0; p < c.positions; ++p) {
       scores.push_back(arithmetic::score(queries.at(r), key_spans[p], range.constant));
     }
-    arithmetic::attention({queries.at(r), key_spans, value_spans, c.first, range.constant},
+    arithmetic::attention({queries.at(r), key_spans, value_spans, c.first, range.constant,
+                           c.sinks.empty() ? arithmetic::kNoSink : c.sinks[r]},
                           std::span(expected).subspan(size_t{r} * c.head_dim, c.head_dim));
   }
 
@@ -110,7 +112,10 @@ void expect_equal_attention(const Case& c, Random& random) {
   AttentionBuffers between = must(kernels.make_attention(c.rows, c.positions, range));
   const Buffer out = must(test_device()->make_buffer(expected.size() * 4));
   Commands commands;
-  must(kernels.attention(q, k, v, range, between, out, commands));
+  std::optional<Buffer> sinks;
+  if (!c.sinks.empty()) sinks = must(test_device()->make_buffer(c.sinks));
+  must(kernels.attention(q, k, v, range, sinks.has_value() ? &*sinks : nullptr, between, out,
+                         commands));
   const std::vector<uint32_t> got = run_and_read(commands, out, expected.size());
   std::vector<int32_t> got_scores(scores.size());
   must(test_device()->read(between.scores, got_scores));
@@ -141,6 +146,19 @@ TEST_F(Attention, EqualsTheReferenceForEveryHeadDim) {
     for (const Keys keys : kKinds) {
       expect_equal_attention({.head_dim = head_dim, .positions = 75, .keys = keys}, random);
     }
+  }
+}
+
+TEST_F(Attention, EqualsTheReferenceWithSinks) {
+  Random random(4);
+  constexpr int32_t kMost = 1 << 30;
+  for (const Keys keys : kKinds) {
+    expect_equal_attention({.positions = 75,
+                            .rows = 9,
+                            .keys = keys,
+                            .sinks = {-kMost, -(50 << 16), 0, 12345, 41 << 16, 42 << 16, 100 << 16,
+                                      3000 << 16, kMost}},
+                           random);
   }
 }
 

@@ -50,7 +50,8 @@ constexpr const char* kGoodIndex =
     R"({"metadata":{"total_size":6},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}})";
 
 TEST(Checkpoint, ReadsTheReferenceModels) {
-  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2"}) {
+  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2", "gemma3",
+                           "phi3", "olmo2", "smollm3", "granite"}) {
     SCOPED_TRACE(name);
     auto checkpoint = Checkpoint::open(source_path("tests/data/oracle") / name);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
@@ -202,7 +203,7 @@ TEST(Checkpoint, RefusesWhatIsNoModelFolder) {
   EXPECT_EQ(error(folder / "none").kind, ErrorKind::kNotFound);
   EXPECT_NE(error(folder / "none").message.find("no such model folder"), std::string::npos);
   write_file(folder / "file", "x");
-  EXPECT_NE(error(folder / "file").message.find("expected a model folder, found a file"),
+  EXPECT_NE(error(folder / "file").message.find("expected a model folder or a GGUF file"),
             std::string::npos);
   EXPECT_EQ(error(folder / "file" / "x").kind, ErrorKind::kNotFound);
   EXPECT_NE(error(folder.path()).message.find("config.json"), std::string::npos);
@@ -255,7 +256,7 @@ TEST(Checkpoint, FollowsLinksToFilesAsHubCachesMakeThem) {
   fs::create_symlink("../blobs/abc", folder / "snapshot" / "model.safetensors");
   auto checkpoint = Checkpoint::open(folder / "snapshot");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EXPECT_EQ((*checkpoint)->files()[0]->file().identity().path, (folder / "blobs" / "abc").string());
+  EXPECT_EQ((*checkpoint)->files()[0]->identity().path, (folder / "blobs" / "abc").string());
 }
 
 TEST(Checkpoint, GivesTensorsToManyThreads) {

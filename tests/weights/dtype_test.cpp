@@ -68,12 +68,12 @@ TEST(Widen, ConvertsSpansOfAnyLengthAndAlignment) {
     for (size_t start : {0, 1}) {
       for (size_t count = 0; count < 70; ++count) {
         const auto bytes =
-            std::span<const std::byte>(storage).subspan(start, count * size_of(dtype));
+            std::span<const std::byte>(storage).subspan(start, count * bytes_of(dtype, 1));
         std::vector<float> values(count);
         ASSERT_TRUE(widen(dtype, bytes, values).ok());
         for (size_t i = 0; i < count; ++i) {
           uint32_t bits = 0;
-          std::memcpy(&bits, bytes.data() + i * size_of(dtype), size_of(dtype));
+          std::memcpy(&bits, bytes.data() + i * bytes_of(dtype, 1), bytes_of(dtype, 1));
           const float expected = dtype == DType::kF32   ? std::bit_cast<float>(bits)
                                  : dtype == DType::kF16 ? f16_to_f32(static_cast<uint16_t>(bits))
                                                         : bf16_to_f32(static_cast<uint16_t>(bits));

@@ -28,7 +28,7 @@ int make(const std::string& arguments) {
 TEST(MakeCheckpoint, WritesFiniteWeightsOfTheWantedSpread) {
   const TemporaryFolder folder;
   for (const char* shape :
-       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gpt2"}) {
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-gpt2", "tiny-qwen3-moe"}) {
     SCOPED_TRACE(shape);
     ASSERT_EQ(make(std::string(shape) + " " + (folder / shape).string()), 0);
     auto checkpoint = Checkpoint::open(folder / shape);

@@ -400,7 +400,8 @@ TEST(SafetensorsWriter, RefusesWhatTheReaderWouldRefuse) {
 }
 
 TEST(Safetensors, ReadsTheReferenceModels) {
-  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2"}) {
+  for (const char* name : {"llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2", "gemma3",
+                           "phi3", "olmo2", "smollm3", "granite"}) {
     const auto golden =
         SafetensorsFile::open(source_path("tests/data/oracle") / name / "golden.safetensors");
     ASSERT_TRUE(golden.ok()) << golden.error().message;

@@ -87,6 +87,21 @@ Shape qwen(std::string_view name, Family family, uint64_t layers, uint64_t hidde
           .eos = {151645}};
 }
 
+/// A mixture of experts of OLMoE's sizes, as Qwen3-MoE: about 7 billion weights, of which a token
+/// uses 1.1 billion.
+Shape qwen3_moe() {
+  Shape shape = qwen("qwen3-moe-7b-a1b", Family::kQwen3Moe, 16, 2048, 16, 16, 128, 8192, false);
+  shape.vocab = 50304;
+  shape.end_of_text = 50279;
+  shape.im_start = 50280;
+  shape.im_end = 50281;
+  shape.eos = {50281};
+  shape.experts = 64;
+  shape.chosen = 8;
+  shape.width = 1024;
+  return shape;
+}
+
 /// Small and ragged: no width but the heads' is a multiple of 64, the vocabulary is odd.
 Shape tiny(std::string_view name, Family family, uint64_t layers, uint64_t heads, uint64_t kv_heads,
            uint64_t head_dim, bool tied) {
@@ -109,6 +124,7 @@ std::vector<Shape> make_shapes() {
   all.push_back(qwen("qwen3-1.7b", Family::kQwen3, 28, 2048, 16, 8, 128, 6144, true));
   all.push_back(qwen("qwen3-4b", Family::kQwen3, 36, 2560, 32, 8, 128, 9728, true));
   all.push_back(qwen("qwen3-8b", Family::kQwen3, 36, 4096, 32, 8, 128, 12288, false));
+  all.push_back(qwen3_moe());
   all.push_back(qwen("qwen2.5-0.5b", Family::kQwen2, 24, 896, 14, 2, 64, 4864, true));
   all.push_back(qwen("qwen2.5-1.5b", Family::kQwen2, 28, 1536, 12, 2, 128, 8960, true));
   Shape hybrid = qwen("qwen3.5-0.8b", Family::kHybrid, 24, 1024, 8, 2, 256, 3584, true);
@@ -152,6 +168,12 @@ std::vector<Shape> make_shapes() {
   all.push_back(llama);
   all.push_back(tiny("tiny-qwen2", Family::kQwen2, 3, 3, 1, 32, true));
   all.push_back(tiny("tiny-qwen3", Family::kQwen3, 5, 4, 2, 32, false));
+  Shape moe = tiny("tiny-qwen3-moe", Family::kQwen3Moe, 4, 4, 2, 32, false);
+  moe.experts = 11;
+  moe.chosen = 3;
+  moe.width = 40;
+  moe.sparse_step = 2;
+  all.push_back(moe);
   Shape window = tiny("tiny-mistral", Family::kMistral, 6, 12, 4, 8, false);
   window.sliding_window = 16;
   all.push_back(window);
@@ -262,11 +284,13 @@ ordered_json config_json(const Shape& shape) {
   if (shape.family == Family::kGpt2) return gpt2_config(shape);
   if (shape.family == Family::kHybrid) return hybrid_config(shape);
   const bool qwen2 = shape.family == Family::kQwen2;
-  const bool qwen3 = shape.family == Family::kQwen3;
+  const bool moe = shape.family == Family::kQwen3Moe;
+  const bool qwen3 = shape.family == Family::kQwen3 || moe;
   const bool llama = shape.family == Family::kLlama;
   ordered_json config;
   config["architectures"] = {llama   ? "LlamaForCausalLM"
                              : qwen2 ? "Qwen2ForCausalLM"
+                             : moe   ? "Qwen3MoeForCausalLM"
                              : qwen3 ? "Qwen3ForCausalLM"
                                      : "MistralForCausalLM"};
   if (llama || qwen3) config["attention_bias"] = false;
@@ -285,7 +309,11 @@ ordered_json config_json(const Shape& shape) {
   config["max_position_embeddings"] = shape.context;
   if (qwen2 || qwen3) config["max_window_layers"] = shape.layers;
   if (llama) config["mlp_bias"] = false;
-  config["model_type"] = llama ? "llama" : qwen2 ? "qwen2" : qwen3 ? "qwen3" : "mistral";
+  config["model_type"] = llama   ? "llama"
+                         : qwen2 ? "qwen2"
+                         : moe   ? "qwen3_moe"
+                         : qwen3 ? "qwen3"
+                                 : "mistral";
   config["num_attention_heads"] = shape.heads;
   config["num_hidden_layers"] = shape.layers;
   config["num_key_value_heads"] = shape.kv_heads;
@@ -313,6 +341,16 @@ ordered_json config_json(const Shape& shape) {
   config["transformers_version"] = "4.51.0";
   config["use_cache"] = true;
   if (qwen2 || qwen3) config["use_sliding_window"] = false;
+  if (moe) {
+    config["decoder_sparse_step"] = shape.sparse_step;
+    config["mlp_only_layers"] = nlohmann::json::array();
+    config["moe_intermediate_size"] = shape.width;
+    config["norm_topk_prob"] = true;
+    config["num_experts"] = shape.experts;
+    config["num_experts_per_tok"] = shape.chosen;
+    config["output_router_logits"] = false;
+    config["router_aux_loss_coef"] = 0.001;
+  }
   config["vocab_size"] = shape.vocab;
   return config;
 }
@@ -336,16 +374,25 @@ std::vector<MadeTensor> tensors(const Shape& shape) {
       builder.matrix(attention + name + ".weight", rows, hidden, hidden);
       if (shape.family == Family::kQwen2) builder.bias(attention + name + ".bias", rows);
     }
-    if (shape.family == Family::kQwen3) {
+    if (shape.family == Family::kQwen3 || shape.family == Family::kQwen3Moe) {
       builder.norm(attention + "q_norm.weight", shape.head_dim);
       builder.norm(attention + "k_norm.weight", shape.head_dim);
     }
     builder.matrix(attention + "o_proj.weight", hidden, query, query, residual);
     builder.norm(prefix + "post_attention_layernorm.weight", hidden);
-    builder.matrix(prefix + "mlp.gate_proj.weight", shape.intermediate, hidden, hidden);
-    builder.matrix(prefix + "mlp.up_proj.weight", shape.intermediate, hidden, hidden);
-    builder.matrix(prefix + "mlp.down_proj.weight", hidden, shape.intermediate, shape.intermediate,
-                   residual);
+    const auto mlp = [&](const std::string& own, uint64_t width) {
+      builder.matrix(own + "gate_proj.weight", width, hidden, hidden);
+      builder.matrix(own + "up_proj.weight", width, hidden, hidden);
+      builder.matrix(own + "down_proj.weight", hidden, width, width, residual);
+    };
+    if (shape.experts == 0 || (layer + 1) % shape.sparse_step != 0) {
+      mlp(prefix + "mlp.", shape.intermediate);
+      continue;
+    }
+    builder.matrix(prefix + "mlp.gate.weight", shape.experts, hidden, hidden);
+    for (uint64_t expert = 0; expert < shape.experts; ++expert) {
+      mlp(prefix + "mlp.experts." + std::to_string(expert) + ".", shape.width);
+    }
   }
   builder.norm("model.norm.weight", hidden);
   if (!shape.tied) builder.matrix("lm_head.weight", shape.vocab, hidden, hidden);

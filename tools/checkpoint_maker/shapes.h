@@ -13,7 +13,7 @@
 
 namespace tandem::tools {
 
-enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kHybrid };
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen3Moe, kHybrid };
 
 /// Gated delta nets of a hybrid.
 struct DeltaNet {
@@ -47,6 +47,10 @@ struct Shape {
   uint32_t im_start = 1;
   uint32_t im_end = 2;  ///< ends an answer
   std::vector<uint32_t> eos = {2};
+  uint64_t experts = 0;  ///< of a layer; 0: none
+  uint64_t chosen = 0;   ///< by a token
+  uint64_t width = 0;    ///< intermediate size of an expert
+  uint64_t sparse_step = 1;
   DeltaNet delta = {};   ///< of hybrids
   bool wrapped = false;  ///< hybrids: within a model that also sees
 };

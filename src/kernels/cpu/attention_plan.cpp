@@ -18,42 +18,107 @@ void split_query(const int16_t* query, uint32_t padded_dim, uint8_t* planes) {
   }
 }
 
-}  // namespace
-
-bool run_attention(const AttentionSteps& steps, const CacheView& cache, const AttentionTask& task,
-                   AttentionScratch& scratch, float* out) {
-  AttentionPlan plan;
-  if (!plan.make(cache, task, scratch)) return false;
+// Scores or sums of all rows over a range's blocks, piece by piece.
+void each_piece(const AttentionSteps& steps, const AttentionSteps::Rows* step,
+                const CacheView& cache, std::span<const int16_t* const> chunks,
+                const AttentionTask& task, AttentionPlan& part, uint32_t begin, uint32_t end) {
   const uint32_t dim = cache.padded_dim;
-  for (uint32_t row = 0; row < plan.rows; ++row) {
+  const uint32_t piece = piece_blocks(dim);
+  for (uint32_t from = begin; from < end; from += piece) {
+    const uint32_t to = std::min(end, from + piece);
+    if (part.wide != nullptr) {
+      part.wide_from = from;
+      for (uint32_t block = from; block < to; ++block) {
+        const size_t n = size_t{arithmetic::kBlock} * dim;
+        steps.widen(AttentionPlan::stored8(chunks, part.first_block + block, dim), n,
+                    part.wide + (block - from) * n);
+      }
+    }
+    for (uint32_t row = 0; row < part.rows; row += steps.rows_at_once) {
+      step[std::min(part.rows - row, steps.rows_at_once) - 1](cache, task, part, row, from, to);
+    }
+  }
+}
+
+// `each` calls a body for every range, at the same time or in turn.
+template <typename Each>
+bool run(const AttentionSteps& steps, const CacheView& cache, const AttentionTask& task,
+         uint32_t ranges, AttentionScratch& scratch, float* out, Each&& each) {
+  AttentionPlan plan;
+  if (!plan.make(cache, task, ranges, scratch)) return false;
+  const uint32_t dim = cache.padded_dim;
+  const uint32_t rows = plan.rows;
+  for (uint32_t row = 0; row < rows; ++row) {
     const uint32_t token = row / task.heads;
     const uint32_t head = row % task.heads;
     split_query(task.queries + token * task.query_stride + size_t{head} * dim, dim,
                 plan.queries + size_t{row} * dim * 4);
   }
-  // As many blocks as half a first-level cache holds, for all rows in turn.
-  const uint32_t piece = std::max(1U, 16384U / (arithmetic::kBlock * dim * 2));
-  const auto each = [&](const AttentionSteps::Rows* step) {
-    for (uint32_t from = 0; from < plan.blocks; from += piece) {
-      const uint32_t to = std::min(plan.blocks, from + piece);
-      for (uint32_t row = 0; row < plan.rows; row += steps.rows_at_once) {
-        step[std::min(plan.rows - row, steps.rows_at_once) - 1](cache, task, plan, row, from, to);
-      }
+  each(plan.ranges, [&](uint32_t i) {
+    AttentionPlan part = plan.range(i, dim);
+    const uint32_t from = plan.range_begin(i);
+    const uint32_t to = plan.range_begin(i + 1);
+    each_piece(steps, steps.score, cache, cache.keys, task, part, from, to);
+    for (uint32_t row = 0; row < rows; ++row) {
+      plan.largest[i * rows + row] = steps.largest(task, plan, row, from, to);
     }
-  };
-  each(steps.score);
-  for (uint32_t row = 0; row < plan.rows; ++row) {
-    plan.masses[row] = steps.weigh(cache, task, plan, row);
+  });
+  for (uint32_t row = 0; row < rows; ++row) {
+    int32_t& largest = plan.largest[row];
+    for (uint32_t i = 1; i < plan.ranges; ++i) {
+      largest = std::max(largest, plan.largest[i * rows + row]);
+    }
+    largest = std::max(largest, task.sink(row % task.heads));
   }
-  std::memset(plan.totals, 0, size_t{plan.rows} * dim * sizeof(int64_t));
-  each(steps.sum);
-  for (uint32_t row = 0; row < plan.rows; ++row) {
+  each(plan.ranges, [&](uint32_t i) {
+    for (uint32_t row = 0; row < rows; ++row) {
+      plan.range_masses[i * rows + row] = steps.weigh(cache, task, plan, row, plan.largest[row],
+                                                      plan.range_begin(i), plan.range_begin(i + 1));
+    }
+  });
+  for (uint32_t row = 0; row < rows; ++row) {
+    RowMass mass;
+    mass.denominator = sink_mass(plan.largest[row], task.sink(row % task.heads));
+    for (uint32_t i = 0; i < plan.ranges; ++i) {
+      const RowMass& one = plan.range_masses[i * rows + row];
+      mass.denominator += one.denominator;
+      mass.least = std::min(mass.least, one.least);
+    }
+    plan.masses[row] = mass;
+  }
+  const size_t row_totals = size_t{rows} * dim;
+  each(plan.ranges, [&](uint32_t i) {
+    AttentionPlan part = plan.range(i, dim);
+    std::memset(part.totals, 0, row_totals * sizeof(int64_t));
+    each_piece(steps, steps.sum, cache, cache.values, task, part, plan.range_begin(i),
+               plan.range_begin(i + 1));
+  });
+  for (uint32_t i = 1; i < plan.ranges; ++i) {
+    for (size_t k = 0; k < row_totals; ++k) plan.totals[k] += plan.totals[i * row_totals + k];
+  }
+  for (uint32_t row = 0; row < rows; ++row) {
     const uint32_t token = row / task.heads;
     const uint32_t head = row % task.heads;
     steps.finish(plan.totals + size_t{row} * dim, cache.head_dim, plan.masses[row],
                  out + token * task.out_stride + size_t{head} * cache.head_dim);
   }
   return true;
+}
+
+}  // namespace
+
+bool run_attention(const AttentionSteps& steps, const CacheView& cache, const AttentionTask& task,
+                   ThreadPool* pool, AttentionScratch& scratch, float* out) {
+  if (pool == nullptr) {
+    return run(steps, cache, task, 1, scratch, out, [](uint32_t, auto&& body) { body(0); });
+  }
+  // A few ranges a thread, so that one that is held up does not hold up the others.
+  const uint32_t ranges = pool->threads() * 4;
+  return run(steps, cache, task, ranges, scratch, out, [pool](uint32_t count, auto&& body) {
+    pool->split(count, 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) body(static_cast<uint32_t>(i));
+    });
+  });
 }
 
 }  // namespace tandem::kernels::cpu

@@ -43,7 +43,7 @@ TANDEM_AVX2 int64_t prepare_token(const int16_t* values, uint32_t padded, uint8_
   return total;
 }
 
-void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const auto product = matrix.format == WeightFormat::k8 ? matmul8 : matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
@@ -81,6 +81,8 @@ const CpuKernels* avx2_kernels() {
       avx2::from_boundary,
       avx2::rotate,
       avx2::attention,
+      avx2::clamped_swiglu,
+      avx2::weighted_sum,
       avx2::delta,
       avx2::convolve,
       avx2::unit_vector,

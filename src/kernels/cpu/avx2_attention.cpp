@@ -52,10 +52,8 @@ TANDEM_AVX2 void score_rows(const CacheView& cache, const AttentionTask& task,
   const uint8_t* q = plan.queries + row * query_bytes;
   const __m256 constant = _mm256_set1_ps(task.constant);
   for (uint32_t block = from; block < to; ++block) {
-    const int16_t* keys =
-        AttentionPlan::block_of(cache.keys, plan.first_block + block, cache.padded_dim);
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.key_exponents, plan.first_block + block);
+    const int16_t* keys = plan.block_of(cache.keys, block, cache.padded_dim);
+    const int16_t* exponents = plan.exponents_of(cache.key_exponents, block);
     __m256i low[Rows][2];
     __m256i high[Rows][2];
 #pragma GCC unroll 4
@@ -118,25 +116,33 @@ TANDEM_AVX2 inline int32_t reduce_min(__m256i x) {
   return least;
 }
 
+// Largest score of positions that a row sees.
+TANDEM_AVX2 int32_t largest_score(const AttentionTask& task, const AttentionPlan& plan,
+                                  uint32_t row, uint32_t from, uint32_t to) {
+  const uint32_t base = plan.first_block * a::kBlock;
+  const uint32_t begin = std::max(task.begin(row / task.heads) - base, from * a::kBlock);
+  const uint32_t end = std::min(task.end(row / task.heads) - base, to * a::kBlock);
+  const int32_t* scores = plan.row_scores(row);
+  int32_t most = INT_MIN;
+  for (uint32_t j = begin; j < end; ++j) most = std::max(most, scores[j]);
+  return most;
+}
+
 // Replaces a row's scores by the weights of its positions, two halves of 12 bits each.
 TANDEM_AVX2 RowMass weigh_row(const CacheView& cache, const AttentionTask& task,
-                              const AttentionPlan& plan, uint32_t row) {
+                              const AttentionPlan& plan, uint32_t row, int32_t most, uint32_t from,
+                              uint32_t to) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
-  const uint32_t from = begin - plan.first_block * a::kBlock;
-  const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
-  for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   const __m256i largest = _mm256_set1_epi32(most);
   const __m256i one = _mm256_set1_epi32(1);
   __m256i denominator = _mm256_setzero_si256();
-  RowMass result{0, INT_MAX};
-  for (uint32_t block = 0; block < plan.blocks; ++block) {
+  RowMass result;
+  for (uint32_t block = from; block < to; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.value_exponents, plan.first_block + block);
+    const int16_t* exponents = plan.exponents_of(cache.value_exponents, block);
     int32_t* place = scores + size_t{block} * 16;
     __m256i m[2];
     __m256i shift[2];
@@ -234,7 +240,7 @@ TANDEM_AVX2 void sum_rows(const CacheView& cache, const AttentionTask&, const At
       weights[r] = reinterpret_cast<const uint8_t*>(plan.row_scores(row + r) + size_t{block} * 16);
     }
     if (!any) continue;
-    const int16_t* values = AttentionPlan::block_of(cache.values, plan.first_block + block, dim);
+    const int16_t* values = plan.block_of(cache.values, block, dim);
     for (size_t c = 0; c < dim; c += 8) {
       __m256i low[Rows];
       __m256i high[Rows];
@@ -260,17 +266,23 @@ TANDEM_AVX2 void sum_rows(const CacheView& cache, const AttentionTask&, const At
   }
 }
 
-constexpr AttentionSteps kSteps = {2,
-                                   {score_rows<1>, score_rows<2>, nullptr, nullptr},
-                                   weigh_row,
-                                   {sum_rows<1>, sum_rows<2>, nullptr, nullptr},
-                                   finish_row};
+// n is a multiple of 256.
+TANDEM_AVX2 void widen(const int8_t* in, size_t n, int16_t* out) {
+  for (size_t i = 0; i < n; i += 16) {
+    store(out + i, _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
+  }
+}
+
+constexpr AttentionSteps kSteps = {
+    2,         {score_rows<1>, score_rows<2>, nullptr, nullptr}, largest_score,
+    weigh_row, {sum_rows<1>, sum_rows<2>, nullptr, nullptr},     finish_row,
+    widen};
 
 }  // namespace
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out) {
-  return run_attention(kSteps, cache, task, scratch, out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out) {
+  return run_attention(kSteps, cache, task, pool, scratch, out);
 }
 
 }  // namespace tandem::kernels::cpu::avx2

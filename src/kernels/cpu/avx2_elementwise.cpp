@@ -204,6 +204,43 @@ TANDEM_AVX2 void gated_silu(const float* gate, const float* up, size_t n, float*
   for (; i < n; ++i) out[i] = a::gated_silu(gate[i], up[i]);
 }
 
+TANDEM_AVX2 void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha,
+                                float limit, float* out) {
+  // Of a number and what is not one, the minimum and the maximum take the second.
+  const __m256 most = _mm256_set1_ps(limit);
+  const __m256 least = _mm256_set1_ps(-limit);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 g = _mm256_min_ps(most, _mm256_loadu_ps(gate + i));
+    const __m256 u = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(up + i)));
+    const __m256 glu = _mm256_mul_ps(g, logistic(_mm256_mul_ps(g, _mm256_set1_ps(alpha))));
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_add_ps(u, _mm256_set1_ps(1.0F)), glu));
+  }
+  for (; i < n; ++i) out[i] = a::clamped_swiglu(gate[i], up[i], alpha, limit);
+}
+
+TANDEM_AVX2 void weighted_sum(const float* const* rows, const float* weights, size_t count,
+                              size_t n, float* out) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    __m256 sum = _mm256_mul_ps(_mm256_set1_ps(weights[0]), _mm256_loadu_ps(rows[0] + i));
+    for (size_t r = 1; r < count; ++r) {
+      const __m256 product =
+          _mm256_mul_ps(_mm256_set1_ps(weights[r]), _mm256_loadu_ps(rows[r] + i));
+      sum = _mm256_add_ps(sum, product);
+    }
+    _mm256_storeu_ps(out + i, sum);
+  }
+  for (; i < n; ++i) {
+    float sum = weights[0] * rows[0][i];
+    for (size_t r = 1; r < count; ++r) {
+      const float product = weights[r] * rows[r][i];
+      sum += product;
+    }
+    out[i] = sum;
+  }
+}
+
 TANDEM_AVX2 void gelu(const float* x, size_t n, float* out) {
   size_t i = 0;
   for (; i + 8 <= n; i += 8) {

@@ -11,7 +11,7 @@ namespace {
 // Where a call's results go, and the factors they are scaled by.
 struct MatmulOutput {
   const PackedMatrix& matrix;
-  const ActivationRows& in;
+  const ActivationView& in;
   const float* bias;
   float* out;
   size_t stride;

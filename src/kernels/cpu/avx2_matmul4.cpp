@@ -204,7 +204,7 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
 
 }  // namespace
 
-void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
   if (matrix.format == WeightFormat::k4) {

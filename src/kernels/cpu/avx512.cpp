@@ -9,7 +9,7 @@ namespace tandem::kernels::cpu {
 
 namespace {
 
-void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const auto product = matrix.format == WeightFormat::k8 ? avx512::matmul8 : avx512::matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
@@ -33,6 +33,8 @@ const CpuKernels* avx512_kernels() {
       avx512::from_boundary,
       avx512::rotate,
       avx512::attention,
+      avx512::clamped_swiglu,
+      avx512::weighted_sum,
       avx512::delta,
       avx512::convolve,
       avx512::unit_vector,

@@ -28,14 +28,14 @@ constexpr size_t copy_offset(uint32_t padded) {
 }
 void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
 
-void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
-void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
 
 /// matmul4 by panels of weights expanded to 16 bits: the way for so many tokens that expanding them
 /// costs little.
-void matmul_panels(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul_panels(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                    uint32_t tile_end, const float* bias, float* out, size_t stride);
 
 bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
@@ -51,12 +51,16 @@ void convolve(const float* rows, size_t stride, const float* weights, uint32_t k
               float* out);
 bool unit_vector(const float* x, size_t n, int16_t* scratch, float* y);
 void gate(const float* gate, size_t n, float* x);
+void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
+                    float* out);
+void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,
+                  float* out);
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
 void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
 int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                int32_t* scratch);
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out);
 
 }  // namespace tandem::kernels::cpu::avx512
 

@@ -226,6 +226,36 @@ TANDEM_AVX512 bool unit_vector(const float* x, size_t n, int16_t* scratch, float
   return true;
 }
 
+TANDEM_AVX512 void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha,
+                                  float limit, float* out) {
+  // Of a number and what is not one, the minimum and the maximum take the second.
+  const __m512 most = _mm512_set1_ps(limit);
+  const __m512 least = _mm512_set1_ps(-limit);
+  for (size_t i = 0; i < n; i += 16) {
+    const __mmask16 mask = lanes(i, n);
+    const __m512 g = _mm512_min_ps(most, _mm512_maskz_loadu_ps(mask, gate + i));
+    const __m512 u = _mm512_max_ps(least, _mm512_min_ps(most, _mm512_maskz_loadu_ps(mask, up + i)));
+    const __m512 glu = _mm512_mul_ps(g, logistic(_mm512_mul_ps(g, _mm512_set1_ps(alpha))));
+    _mm512_mask_storeu_ps(out + i, mask,
+                          _mm512_mul_ps(_mm512_add_ps(u, _mm512_set1_ps(1.0F)), glu));
+  }
+}
+
+TANDEM_AVX512 void weighted_sum(const float* const* rows, const float* weights, size_t count,
+                                size_t n, float* out) {
+  for (size_t i = 0; i < n; i += 16) {
+    const __mmask16 mask = lanes(i, n);
+    __m512 sum =
+        _mm512_mul_ps(_mm512_set1_ps(weights[0]), _mm512_maskz_loadu_ps(mask, rows[0] + i));
+    for (size_t r = 1; r < count; ++r) {
+      const __m512 product =
+          _mm512_mul_ps(_mm512_set1_ps(weights[r]), _mm512_maskz_loadu_ps(mask, rows[r] + i));
+      sum = _mm512_add_ps(sum, product);
+    }
+    _mm512_mask_storeu_ps(out + i, mask, sum);
+  }
+}
+
 TANDEM_AVX512 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
   const uint32_t bits = max_magnitude(x, n);
   *exponent = 0;

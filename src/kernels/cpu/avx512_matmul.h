@@ -12,7 +12,7 @@ namespace {
 // Where a call's results go, and the factors they are scaled by.
 struct MatmulOutput {
   const PackedMatrix& matrix;
-  const ActivationRows& in;
+  const ActivationView& in;
   const float* bias;
   float* out;
   size_t stride;
@@ -21,7 +21,7 @@ struct MatmulOutput {
 // Where the tiles that a block multiplies will have come to kBytesAhead later: far enough that
 // memory has answered by then (measured: 4 KB ahead reach half of the bandwidth, 16 to 32 KB all of
 // it).
-constexpr uint32_t kBytesAhead = 24576;
+inline constexpr uint32_t kBytesAhead = 24576;
 
 struct Ahead {
   const uint8_t* tile;  ///< where step 0 will have come to

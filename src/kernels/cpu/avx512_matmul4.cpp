@@ -216,7 +216,7 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
 
 }  // namespace
 
-void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
   // From here on expanding weights to 16 bits first is faster; 6 bits take more of it.
   const uint32_t for_panels =

@@ -88,7 +88,7 @@ constexpr Block kBlocks[2][kMostTokens] = {{block<1, 1, 4>, block<2, 1, 4>, bloc
 
 }  // namespace
 
-void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
   const uint32_t blocks = (in.tokens + kMostTokens - 1) / kMostTokens;

@@ -10,10 +10,10 @@ namespace tandem::kernels::cpu::avx512 {
 
 namespace {
 
-constexpr size_t kStepBytes = 512;      // of low bits for 64 columns
-constexpr size_t kStepHighBytes = 256;  // of high bits (6-bit weights)
+inline constexpr size_t kStepBytes = 512;      // of low bits for 64 columns
+inline constexpr size_t kStepHighBytes = 256;  // of high bits (6-bit weights)
 template <WeightFormat Format>
-constexpr size_t kStepScaleBytes = Format == WeightFormat::k4 ? 48 : 32;
+inline constexpr size_t kStepScaleBytes = Format == WeightFormat::k4 ? 48 : 32;
 
 // 16 bytes as 32-bit integers.
 TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {

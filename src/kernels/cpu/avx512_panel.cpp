@@ -259,7 +259,7 @@ void all_panels(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
 
 }  // namespace
 
-void matmul_panels(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul_panels(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                    uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
   if (matrix.format == WeightFormat::k4) {

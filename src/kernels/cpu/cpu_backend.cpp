@@ -9,6 +9,7 @@ namespace {
 // Memory that a thread reuses from step to step.
 struct Scratch {
   std::vector<float> floats;
+  std::vector<float> ordered;
   std::vector<int16_t> shorts;
   std::vector<int16_t> values;
   std::vector<uint16_t> halves;
@@ -18,6 +19,7 @@ struct Scratch {
   void grow(size_t n) {
     if (floats.size() < n) {
       floats.resize(n);
+      ordered.resize(n);
       shorts.resize(n);
       values.resize(n);
       halves.resize(n);
@@ -29,6 +31,17 @@ struct Scratch {
 Scratch& scratch() {
   thread_local Scratch memory;
   return memory;
+}
+
+// A partly rotated head in the order that kernels::Rotary describes.
+void order_for_rotation(const float* x, uint32_t head_dim, const Rotary& rotary, float* out) {
+  const uint32_t pairs = rotary.channels / 2;
+  const uint32_t rest = head_dim / 2 - pairs;
+  for (uint32_t half = 0; half < 2; ++half) {
+    const float* own = x + rotary.channels + size_t{half} * rest;
+    float* to = std::copy_n(x + size_t{half} * pairs, pairs, out + size_t{half} * (head_dim / 2));
+    for (uint32_t i = 0; i < rest; ++i) to[i] = own[i] * rotary.rest;
+  }
 }
 
 }  // namespace
@@ -89,6 +102,8 @@ void CpuBackend::take_moved() {
 
 Status CpuBackend::begin(uint32_t tokens) {
   take_moved();
+  expert_memory_.begin_pass(matrices_);
+  unreadable_ = {};
   finite_.store(true, std::memory_order_relaxed);
   exhausted_.store(false, std::memory_order_relaxed);
   if (tokens > capacity_) {
@@ -128,18 +143,6 @@ bool CpuBackend::grow(uint32_t tokens) {
   return head_outputs_.size() == widest;
 }
 
-// Fewer elements than this are done before another thread has woken up.
-constexpr uint32_t kElementsWorthForking = 16384;
-
-template <typename Body>
-void CpuBackend::each_token(uint32_t columns, Body&& body) {
-  const uint64_t fewest = (kElementsWorthForking + columns - 1) / std::max<uint32_t>(columns, 1);
-  const uint64_t share = tokens_ / (uint64_t{pool_.threads()} * 4);
-  pool_.split(tokens_, std::max<uint64_t>(fewest, share), [&](uint64_t begin, uint64_t end) {
-    for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
-  });
-}
-
 void CpuBackend::load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                              Floats out) {
   FloatRows& rows = floats_[out.id];
@@ -172,9 +175,8 @@ void CpuBackend::store_hidden(Floats hidden, std::span<uint16_t> half,
   });
 }
 
-void CpuBackend::set_rotations(std::span<const arithmetic::Rotation> rotations) {
-  rotations_.assign(rotations.begin(), rotations.end());
-  rotated_ = static_cast<uint32_t>(rotations.size() / std::max(tokens_, 1U)) * 2;
+void CpuBackend::set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) {
+  rotations_[table].assign(rotations.begin(), rotations.end());
 }
 
 bool CpuBackend::apply(const Norm& norm, const float* x, int16_t* shorts, float* y) {
@@ -214,24 +216,32 @@ void CpuBackend::norm_floats(Floats in, const Norm& norm, Floats out) {
 
 void CpuBackend::matmul(Activations in, std::span<const Product> products) {
   const ActivationRows& rows = activations_[in.id];
+  tasks_.clear();
+  for (const Product& product : products) {
+    FloatRows& out = floats_[product.out.id];
+    tasks_.push_back({&matrices_[product.matrix.id], rows,
+                      product.has_bias ? vectors_[product.bias.id].data() : nullptr,
+                      out.values.data(), out.columns});
+  }
+  run(tasks_);
+}
+
+void CpuBackend::run(std::span<const Task> tasks) {
   uint64_t tiles = 0;
-  for (const Product& product : products) tiles += tile_count(matrices_[product.matrix.id].rows);
+  for (const Task& task : tasks) tiles += tile_count(task.matrix->rows);
   // A few pieces a thread, so that a thread that is held up does not hold up the others; an even
   // number of tiles, since kernels take two together.
   const uint64_t grain = std::max<uint64_t>(1, tiles / (uint64_t{pool_.threads()} * 8)) * 2;
   pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
     uint64_t first = 0;
-    for (const Product& product : products) {
-      const PackedMatrix& matrix = matrices_[product.matrix.id];
-      const uint64_t count = tile_count(matrix.rows);
+    for (const Task& task : tasks) {
+      if (first >= end) break;
+      const uint64_t count = tile_count(task.matrix->rows);
       const uint64_t from = std::max(begin, first);
       const uint64_t to = std::min(end, first + count);
       if (from < to) {
-        FloatRows& out = floats_[product.out.id];
-        kernels_.matmul(matrix, rows, static_cast<uint32_t>(from - first),
-                        static_cast<uint32_t>(to - first),
-                        product.has_bias ? vectors_[product.bias.id].data() : nullptr,
-                        out.values.data(), out.columns);
+        kernels_.matmul(*task.matrix, task.in, static_cast<uint32_t>(from - first),
+                        static_cast<uint32_t>(to - first), task.bias, task.out, task.stride);
       }
       first += count;
     }
@@ -242,6 +252,20 @@ void CpuBackend::add(Floats hidden, Floats delta) {
   FloatRows& x = floats_[hidden.id];
   FloatRows& y = floats_[delta.id];
   each_token(x.columns, [&](uint32_t t) { kernels_.add(x.row(t), y.row(t), x.columns); });
+}
+
+void CpuBackend::scale(Floats x, float factor) {
+  FloatRows& rows = floats_[x.id];
+  each_token(rows.columns, [&](uint32_t t) {
+    float* row = rows.row(t);
+    for (uint32_t i = 0; i < rows.columns; ++i) row[i] *= factor;
+  });
+}
+
+void CpuBackend::quantize(Floats in, Activations out) {
+  FloatRows& rows = floats_[in.id];
+  ActivationRows& result = activations_[out.id];
+  each_token(rows.columns, [&](uint32_t t) { quantize_row(rows.row(t), result, t); });
 }
 
 void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
@@ -267,7 +291,22 @@ void CpuBackend::gelu(Floats in, Activations out) {
   });
 }
 
-bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary,
+void CpuBackend::gated_gelu(Floats gate, Floats up, Activations out) {
+  FloatRows& g = floats_[gate.id];
+  FloatRows& u = floats_[up.id];
+  ActivationRows& result = activations_[out.id];
+  each_token(g.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(g.columns);
+    float* y = memory.floats.data();
+    kernels_.gelu(g.row(t), g.columns, y);
+    const float* x = u.row(t);
+    for (uint32_t i = 0; i < g.columns; ++i) y[i] *= x[i];
+    quantize_row(y, result, t);
+  });
+}
+
+bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, const Rotary& rotary,
                       uint32_t token, int16_t* values, int32_t* exponent) {
   Scratch& memory = scratch();
   memory.grow(head_dim);
@@ -276,32 +315,20 @@ bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool 
     finite = apply(*norm, x, memory.shorts.data(), memory.floats.data());
     x = memory.floats.data();
   }
+  if (rotary.enabled && rotary.channels != 0 && rotary.channels != head_dim) {
+    order_for_rotation(x, head_dim, rotary, memory.ordered.data());
+    x = memory.ordered.data();
+  }
   finite = kernels_.quantize(x, head_dim, values, exponent) && finite;
-  if (rotary) *exponent = rotate(values, head_dim, *exponent, token);
+  if (rotary.enabled) {
+    *exponent = kernels_.rotate(values, head_dim, *exponent,
+                                rotations_[rotary.table].data() + size_t{token} * (head_dim / 2),
+                                memory.integers.data());
+  }
   return finite;
 }
 
-int32_t CpuBackend::rotate(int16_t* values, uint32_t head_dim, int32_t exponent, uint32_t token) {
-  const uint32_t pairs = rotated_ / 2;
-  const uint32_t half = head_dim / 2;
-  const arithmetic::Rotation* rotations = rotations_.data() + size_t{token} * pairs;
-  Scratch& memory = scratch();
-  if (pairs == half) {
-    return kernels_.rotate(values, head_dim, exponent, rotations, memory.integers.data());
-  }
-  // The rest is rotated by nothing. For that the pairs (i, i + pairs) become (i, i + half).
-  if (memory.rotations.size() < half) memory.rotations.resize(half);
-  std::copy_n(rotations, pairs, memory.rotations.begin());
-  std::fill(memory.rotations.begin() + pairs, memory.rotations.begin() + half,
-            arithmetic::Rotation{});
-  std::rotate(values + pairs, values + rotated_, values + half + pairs);
-  exponent =
-      kernels_.rotate(values, head_dim, exponent, memory.rotations.data(), memory.integers.data());
-  std::rotate(values + pairs, values + half, values + half + pairs);
-  return exponent;
-}
-
-void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
+void CpuBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
   FloatRows& rows = floats_[in.id];
   HeadRows& result = heads_[out.id];
   const size_t stride = rows.columns / result.heads;
@@ -316,7 +343,7 @@ void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
   });
 }
 
-void CpuBackend::store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache,
+void CpuBackend::store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
                              uint32_t layer, uint32_t position, StoreHead store) {
   FloatRows& rows = floats_[in.id];
   auto& kv_cache = static_cast<CpuKvCache&>(cache);
@@ -336,13 +363,13 @@ void CpuBackend::store_heads(Floats in, const Norm* norm, bool rotary, KvCache& 
   });
 }
 
-void CpuBackend::keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                      uint32_t position) {
+void CpuBackend::keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                      uint32_t layer, uint32_t position) {
   store_heads(in, norm, rotary, cache, layer, position, &CpuKvCache::store_key);
 }
 
 void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
-  store_heads(in, nullptr, false, cache, layer, position, &CpuKvCache::store_value);
+  store_heads(in, nullptr, {}, cache, layer, position, &CpuKvCache::store_value);
 }
 
 void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,
@@ -352,42 +379,61 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
   ActivationRows& result = activations_[out.id];
   const uint32_t kv_heads = kv_cache.kv_heads();
   const uint32_t group = q.heads / kv_heads;
-  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
-  // cache together, but not so many that threads stand idle.
-  constexpr uint32_t kMostRows = 16;
-  uint32_t tokens = std::clamp(kMostRows / group, 1U, tokens_);
-  uint32_t heads = group;
-  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
-  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * parts(group, heads); };
-  while (tasks() < 2 * pool_.threads() && tokens > 1) tokens = (tokens + 1) / 2;
-  while (tasks() < pool_.threads() && heads > 1) heads = (heads + 1) / 2;
-  const uint32_t token_parts = parts(tokens_, tokens);
-  const uint32_t head_parts = parts(group, heads);
-  pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; ++i) {
-      const auto kv_head = static_cast<uint32_t>(i / (token_parts * head_parts));
-      const auto t = static_cast<uint32_t>(i / head_parts % token_parts) * tokens;
-      const uint32_t in_group = static_cast<uint32_t>(i % head_parts) * heads;
-      const uint32_t h = kv_head * group + in_group;
-      const size_t slot = size_t{t} * q.heads + h;
-      AttentionTask task;
-      task.queries = q.values.data() + slot * q.padded_dim;
-      task.exponents = q.exponents.data() + slot;
-      task.query_stride = size_t{q.heads} * q.padded_dim;
-      task.exponent_stride = q.heads;
-      task.out_stride = result.columns;
-      task.tokens = std::min(tokens, tokens_ - t);
-      task.heads = std::min(heads, group - in_group);
-      task.position = step.position + t;
-      task.window = step.window;
-      task.constant = step.constant;
-      if (!kernels_.attention(
-              kv_cache.view(step.layer, kv_head), task, scratch().attention,
-              head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim)) {
-        exhausted_.store(true, std::memory_order_relaxed);
-      }
+  std::vector<int32_t> sinks;
+  if (step.sinks.has_value()) {
+    for (const float logit : vectors_[step.sinks->id]) {
+      sinks.push_back(arithmetic::sink_score(logit));
     }
-  });
+  }
+  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
+  // cache together, and so few that a thread's scores stay within 18 MB.
+  constexpr uint32_t kMostRows = 16;
+  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
+  const uint32_t heads = std::min(group, kMostRows);
+  const uint32_t head_parts = parts(group, heads);
+  uint32_t tokens = std::clamp(kMostRows / heads, 1U, tokens_);
+  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * head_parts; };
+  // Threads share a task's positions where tasks alone would leave some idle and the joins between
+  // steps take less than what they save.
+  constexpr uint32_t kPositionsWorthSplitting = 1024;
+  uint32_t seen = step.position + tokens_;
+  if (step.window != 0) seen = std::min(seen, step.window + tokens_);
+  const uint32_t threads = pool_.threads();
+  const bool uneven = tasks() < 4 * threads && tasks() % threads != 0;
+  const bool together = threads > 1 && uneven && seen >= kPositionsWorthSplitting;
+  while (!together && tasks() < 2 * threads && tokens > 1) tokens = (tokens + 1) / 2;
+  const uint32_t token_parts = parts(tokens_, tokens);
+  const auto run = [&](uint32_t i, ThreadPool* pool) {
+    const uint32_t kv_head = i / (token_parts * head_parts);
+    const uint32_t t = i / head_parts % token_parts * tokens;
+    const uint32_t in_group = i % head_parts * heads;
+    const uint32_t h = kv_head * group + in_group;
+    const size_t slot = size_t{t} * q.heads + h;
+    AttentionTask task;
+    task.queries = q.values.data() + slot * q.padded_dim;
+    task.exponents = q.exponents.data() + slot;
+    task.query_stride = size_t{q.heads} * q.padded_dim;
+    task.exponent_stride = q.heads;
+    task.out_stride = result.columns;
+    task.tokens = std::min(tokens, tokens_ - t);
+    task.heads = std::min(heads, group - in_group);
+    task.position = step.position + t;
+    task.window = step.window;
+    task.constant = step.constant;
+    task.sinks = sinks.empty() ? nullptr : sinks.data() + h;
+    float* out_heads = head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim;
+    if (!kernels_.attention(kv_cache.view(step.layer, kv_head), task, pool, scratch().attention,
+                            out_heads)) {
+      exhausted_.store(true, std::memory_order_relaxed);
+    }
+  };
+  if (together) {
+    for (uint32_t i = 0; i < tasks(); ++i) run(i, &pool_);
+  } else {
+    pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) run(static_cast<uint32_t>(i), nullptr);
+    });
+  }
   each_token(result.columns, [&](uint32_t t) {
     if (step.gated) {
       const float* gate = floats_[step.gate.id].row(t);
@@ -406,6 +452,7 @@ void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float
 }
 
 Status CpuBackend::finish() {
+  if (!unreadable_.ok()) return unreadable_;
   if (exhausted_.load(std::memory_order_relaxed)) {
     return Error{ErrorKind::kMemory, "no memory for attention's scores"};
   }

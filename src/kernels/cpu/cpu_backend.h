@@ -2,12 +2,15 @@
 // kernels.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/expert_groups.h"
+#include "kernels/cpu/expert_memory.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/weight_mover.h"
 #include "kernels/kernels.h"
@@ -15,6 +18,9 @@
 namespace tandem::kernels::cpu {
 
 class CpuRecurrentState;
+
+// Fewer elements than this are done before another thread has woken up.
+inline constexpr uint32_t kElementsWorthForking = 16384;
 
 class CpuBackend final : public Backend {
  public:
@@ -25,6 +31,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] const PackedMatrix& matrix(Matrix matrix) const override {
     return matrices_[matrix.id];
   }
+  void limit_experts(uint64_t bytes) override { expert_memory_.set_limit(bytes); }
   Vector add_vector(std::vector<float> values) override;
   Floats add_floats(uint32_t columns) override;
   Activations add_activations(uint32_t columns) override;
@@ -38,21 +45,25 @@ class CpuBackend final : public Backend {
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                    Floats out) override;
   void round_hidden(Floats hidden) override;
-  void set_rotations(std::span<const arithmetic::Rotation> rotations) override;
+  void set_rotations(uint32_t table, std::span<const arithmetic::Rotation> rotations) override;
   void norm(Floats in, const Norm& norm, Activations out) override;
   void norm_floats(Floats in, const Norm& norm, Floats out) override;
   void matmul(Activations in, std::span<const Product> products) override;
   void add(Floats hidden, Floats delta) override;
+  void scale(Floats x, float factor) override;
+  void quantize(Floats in, Activations out) override;
   void gated_silu(Floats gate, Floats up, Activations out) override;
   void gelu(Floats in, Activations out) override;
-  void queries(Floats in, const Norm* norm, bool rotary, Heads out) override;
-  void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
+  void gated_gelu(Floats gate, Floats up, Activations out) override;
+  void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) override;
+  void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache, uint32_t layer,
             uint32_t position) override;
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
   void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) override;
   void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) override;
+  void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override;
   [[nodiscard]] Status finish() override;
@@ -72,15 +83,13 @@ class CpuBackend final : public Backend {
   };
 
   // One head's way from floats to 16 bits; false if it is not finite.
-  bool head(const float* x, uint32_t head_dim, const Norm* norm, bool rotary, uint32_t token,
-            int16_t* values, int32_t* exponent);
+  bool head(const float* x, uint32_t head_dim, const Norm* norm, const Rotary& rotary,
+            uint32_t token, int16_t* values, int32_t* exponent);
   // Every head's way into a cache.
   using StoreHead = void (CpuKvCache::*)(uint32_t layer, uint32_t kv_head, uint32_t position,
                                          const int16_t* values, int32_t exponent);
-  void store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
-                   uint32_t position, StoreHead store);
-  // Rotates a head's first values by the token's rotations, all of them or the first ones.
-  int32_t rotate(int16_t* values, uint32_t head_dim, int32_t exponent, uint32_t token);
+  void store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
+                   uint32_t layer, uint32_t position, StoreHead store);
   // Some tokens of a delta_net step, at most kRollbackWindow.
   void delta_group(const DeltaStep& step, CpuRecurrentState& state, uint32_t first, uint32_t count,
                    Floats out);
@@ -91,7 +100,38 @@ class CpuBackend final : public Backend {
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);
   // Runs body(token) for the pass's tokens, on the pool if there are enough elements in all.
   template <typename Body>
-  void each_token(uint32_t columns, Body&& body);
+  void each_token(uint32_t columns, Body&& body) {
+    const uint64_t fewest = (kElementsWorthForking + columns - 1) / std::max<uint32_t>(columns, 1);
+    const uint64_t share = tokens_ / (uint64_t{pool_.threads()} * 4);
+    pool_.split(tokens_, std::max<uint64_t>(fewest, share), [&](uint64_t begin, uint64_t end) {
+      for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
+    });
+  }
+  // A product of some tokens.
+  struct Task {
+    const PackedMatrix* matrix;
+    ActivationView in;
+    const float* bias;  // may be null
+    float* out;
+    size_t stride;
+  };
+  void run(std::span<const Task> tasks);
+  std::vector<Task> tasks_;
+  [[nodiscard]] const float* bias(const ExpertMatrix& matrix) const {
+    return matrix.has_bias ? vectors_[matrix.bias.id].data() : nullptr;
+  }
+  // The parts of experts(), in expert_step.cpp.
+  void choose(Floats logits, const ExpertsStep& step);
+  bool grow_experts(const ActivationRows& in, const ExpertsStep& step);
+  void gather(const ActivationRows& in);
+  // Groups whose expert must be read go last and are asked for; gives how many need not.
+  size_t want_experts(const ExpertsStep& step);
+  void fetch_experts(const ExpertsStep& step, size_t first);
+  void first_products(const ActivationRows& in, const ExpertsStep& step, size_t from, size_t to);
+  void shared_first(const ActivationRows& in, const Expert& shared);
+  void activate(const GatedActivation& activation, const float* gate, const float* up,
+                ActivationRows& inner, uint32_t count);
+  void second_products(const ExpertsStep& step, uint32_t columns);
   // Takes what has been moved out of mapped files since the last pass.
   void take_moved();
   // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
@@ -113,8 +153,10 @@ class CpuBackend final : public Backend {
   std::vector<ActivationRows> activations_;
   std::vector<HeadRows> heads_;
   AlignedArray<float> head_outputs_;  // [tokens][heads][head_dim], before they are quantized
-  std::vector<arithmetic::Rotation> rotations_;
-  uint32_t rotated_ = 0;  // values of a head that rotations_ are for
+  std::vector<arithmetic::Rotation> rotations_[kRotationTables];
+  ExpertGroups groups_;
+  ExpertMemory expert_memory_;
+  Status unreadable_;  // why weights that were needed can't be read
 };
 
 }  // namespace tandem::kernels::cpu

@@ -8,11 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "arithmetic/attention.h"
 #include "arithmetic/format.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/rope.h"
 #include "base/aligned.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels::cpu {
@@ -28,6 +30,37 @@ struct ActivationRows {
   AlignedArray<uint8_t> prepared;  ///< the set's own form, `prepared_bytes(padded)` a token
 };
 
+/// Some consecutive ones of them, in memory that belongs to somebody else.
+struct ActivationView {
+  uint32_t columns = 0;
+  uint32_t padded = 0;
+  uint32_t tokens = 0;
+  std::span<const int16_t> values;
+  std::span<const int32_t> exponents;
+  std::span<const int64_t> sums;
+  std::span<const uint8_t> prepared;
+
+  ActivationView() = default;
+  /// All of them: products take rows or a view.
+  ActivationView(const ActivationRows& rows)  // NOLINT(google-explicit-constructor)
+      : columns(rows.columns),
+        padded(rows.padded),
+        tokens(rows.tokens),
+        values(rows.values.data(), rows.values.size()),
+        exponents(rows.exponents),
+        sums(rows.sums),
+        prepared(rows.prepared.data(), rows.prepared.size()) {}
+  /// Rows [first, first + count), each with `prepared_bytes` of its prepared form.
+  ActivationView(const ActivationRows& rows, uint32_t first, uint32_t count, size_t prepared_bytes)
+      : ActivationView(rows) {
+    tokens = count;
+    values = values.subspan(size_t{first} * padded);
+    exponents = exponents.subspan(first);
+    sums = sums.subspan(first);
+    prepared = prepared.subspan(first * prepared_bytes);
+  }
+};
+
 /// Keys and values of one layer and kv head. Positions come in chunks of kChunk, blocks of
 /// arithmetic::kBlock = 16 within; channels are padded to a multiple of 16 with zeros.
 ///   keys   of a block: [channel / 2][position 16][2]
@@ -37,6 +70,7 @@ inline constexpr uint32_t kChunk = 256;
 struct CacheView {
   uint32_t head_dim = 0;
   uint32_t padded_dim = 0;               ///< head_dim up to a multiple of 16
+  uint32_t bits = 16;                    ///< of a key or value: 16, or 8 in the same order
   std::span<const int16_t* const> keys;  ///< a pointer a chunk, to its first block
   std::span<const int16_t* const> values;
   std::span<const int16_t* const> key_exponents;  ///< a pointer a chunk, [kChunk]
@@ -62,10 +96,14 @@ struct AttentionTask {
   size_t out_stride = 0;
   uint32_t tokens = 1;
   uint32_t heads = 1;
-  uint32_t position = 0;  ///< of the first token
-  uint32_t window = 0;    ///< positions seen, the own one included; 0: all
-  float constant = 0;     ///< arithmetic::score_constant
+  uint32_t position = 0;           ///< of the first token
+  uint32_t window = 0;             ///< positions seen, the own one included; 0: all
+  float constant = 0;              ///< arithmetic::score_constant
+  const int32_t* sinks = nullptr;  ///< arithmetic::sink_score of each head; null: none
 
+  [[nodiscard]] int32_t sink(uint32_t head) const {
+    return sinks != nullptr ? sinks[head] : arithmetic::kNoSink;
+  }
   /// Positions [begin, end) that token t sees.
   [[nodiscard]] uint32_t end(uint32_t t) const { return position + t + 1; }
   [[nodiscard]] uint32_t begin(uint32_t t) const {
@@ -73,7 +111,8 @@ struct AttentionTask {
   }
 };
 
-/// A thread's memory for attention: grows as needed and is kept.
+/// A thread's memory for attention: grows as needed and is kept. 18 MB at the longest context, and
+/// an eighth to grow into.
 struct AttentionScratch {
   AlignedArray<uint8_t> memory;
 
@@ -81,7 +120,7 @@ struct AttentionScratch {
   uint8_t* reserve(size_t bytes) {
     if (memory.size() < bytes) {
       memory = AlignedArray<uint8_t>();
-      memory = AlignedArray<uint8_t>(bytes + bytes / 2);
+      memory = AlignedArray<uint8_t>(bytes + bytes / 8 + 16384);
     }
     return memory.data();
   }
@@ -128,7 +167,7 @@ struct CpuKernels {
   void (*prepare)(ActivationRows& rows, uint32_t begin, uint32_t end);
   /// out[t * stride + r] = scaled(dot(row r, token t)) (+ bias[r] if not null) for the rows of
   /// tiles [tile_begin, tile_end) and all tokens.
-  void (*matmul)(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+  void (*matmul)(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                  uint32_t tile_end, const float* bias, float* out, size_t stride);
   void (*add)(float* x, const float* y, size_t n);
   void (*gated_silu)(const float* gate, const float* up, size_t n, float* out);
@@ -138,9 +177,16 @@ struct CpuKernels {
   /// arithmetic::rotate over n values, n / 2 rotations; scratch holds n.
   int32_t (*rotate)(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                     int32_t* scratch);
-  /// arithmetic::attention for each of the task's heads and tokens. False if there is no memory.
-  bool (*attention)(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-                    float* out);
+  /// arithmetic::attention for each of the task's heads and tokens, on all threads of `pool`, which
+  /// split the positions, or on the caller's if it is null. False if there is no memory.
+  bool (*attention)(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+                    AttentionScratch& scratch, float* out);
+  /// arithmetic::clamped_swiglu.
+  void (*clamped_swiglu)(const float* gate, const float* up, size_t n, float alpha, float limit,
+                         float* out);
+  /// arithmetic::weighted_sum of `count` rows.
+  void (*weighted_sum)(const float* const* rows, const float* weights, size_t count, size_t n,
+                       float* out);
   /// arithmetic::delta_step, token by token.
   void (*delta)(const DeltaTask& task) = plain_delta;
   /// arithmetic::convolve of n channels: rows of `stride` values, weights [kernel][n].

@@ -110,7 +110,7 @@ constexpr Block kBlocks[4] = {block<Format, 1>, block<Format, 2>, block<Format, 
 
 }  // namespace
 
-void i8mm_matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void i8mm_matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                   uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
   if (matrix.format == WeightFormat::k4) {

@@ -84,7 +84,7 @@ constexpr Block kBlocks[6] = {block<1>, block<2>, block<3>, block<4>, block<5>, 
 
 }  // namespace
 
-void i8mm_matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void i8mm_matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                   uint32_t tile_end, const float* bias, float* out, size_t stride) {
   run_blocks(kBlocks, {matrix, in, bias, out, stride}, tile_begin, tile_end);
 }

@@ -59,7 +59,8 @@ Status CpuKvCache::reserve(uint32_t positions) {
 
 CacheView CpuKvCache::view(uint32_t layer, uint32_t kv_head) const {
   const Head& head = heads_[index(layer, kv_head)];
-  return {head_dim_, padded_dim_, head.keys, head.values, head.key_exponents, head.value_exponents};
+  return {head_dim_,          padded_dim_,         16, head.keys, head.values,
+          head.key_exponents, head.value_exponents};
 }
 
 void CpuKvCache::store_key(uint32_t layer, uint32_t kv_head, uint32_t position,

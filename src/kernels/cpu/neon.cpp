@@ -60,13 +60,13 @@ void prepare_planes(ActivationRows& rows, uint32_t begin, uint32_t end) {
   }
 }
 
-void dotprod_matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void dotprod_matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                     uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const auto product = matrix.format == WeightFormat::k8 ? dotprod_matmul8 : dotprod_matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
 }
 
-void i8mm_matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void i8mm_matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
                  uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const auto product = matrix.format == WeightFormat::k8 ? i8mm_matmul8 : i8mm_matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
@@ -77,10 +77,10 @@ void i8mm_matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t 
 
 const CpuKernels* neon_kernels() {
   static const CpuKernels kernels = {
-      "neon",           neon::quantize,     neon::rms_norm,    neon::layer_norm,
-      neon::no_bytes,   neon::prepare_sums, neon::matmul,      neon::add,
-      neon::gated_silu, neon::gelu,         neon::to_boundary, neon::from_boundary,
-      neon::rotate,     neon::attention,
+      "neon",           neon::quantize,     neon::rms_norm,       neon::layer_norm,
+      neon::no_bytes,   neon::prepare_sums, neon::matmul,         neon::add,
+      neon::gated_silu, neon::gelu,         neon::to_boundary,    neon::from_boundary,
+      neon::rotate,     neon::attention,    neon::clamped_swiglu, neon::weighted_sum,
   };
   return &kernels;
 }

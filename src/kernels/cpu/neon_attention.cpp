@@ -37,10 +37,8 @@ void score_rows(const CacheView& cache, const AttentionTask& task, const Attenti
            size_t{(row + r) % task.heads} * cache.padded_dim;
   }
   for (uint32_t block = from; block < to; ++block) {
-    const int16_t* keys =
-        AttentionPlan::block_of(cache.keys, plan.first_block + block, cache.padded_dim);
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.key_exponents, plan.first_block + block);
+    const int16_t* keys = plan.block_of(cache.keys, block, cache.padded_dim);
+    const int16_t* exponents = plan.exponents_of(cache.key_exponents, block);
     // Two positions a vector.
     int64x2_t sums[Rows][8];
     for (int r = 0; r < Rows; ++r) {
@@ -92,23 +90,30 @@ inline uint64x2_t masses(uint32x2_t mantissas, int32x2_t k) {
   return vrshlq_u64(vshll_n_u32(mantissas, 24), vnegq_s64(vmovl_s32(k)));
 }
 
+// Largest score of positions that a row sees.
+int32_t largest_score(const AttentionTask& task, const AttentionPlan& plan, uint32_t row,
+                      uint32_t from, uint32_t to) {
+  const uint32_t base = plan.first_block * a::kBlock;
+  const uint32_t begin = std::max(task.begin(row / task.heads) - base, from * a::kBlock);
+  const uint32_t end = std::min(task.end(row / task.heads) - base, to * a::kBlock);
+  const int32_t* scores = plan.row_scores(row);
+  int32_t most = INT_MIN;
+  for (uint32_t j = begin; j < end; ++j) most = std::max(most, scores[j]);
+  return most;
+}
+
 // Replaces a row's scores by the weights of its positions, two halves of 12 bits each.
 RowMass weigh_row(const CacheView& cache, const AttentionTask& task, const AttentionPlan& plan,
-                  uint32_t row) {
+                  uint32_t row, int32_t most, uint32_t from, uint32_t to) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
-  const uint32_t from = begin - plan.first_block * a::kBlock;
-  const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
-  for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   uint64x2_t denominator = vdupq_n_u64(0);
-  RowMass result{0, INT_MAX};
-  for (uint32_t block = 0; block < plan.blocks; ++block) {
+  RowMass result;
+  for (uint32_t block = from; block < to; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.value_exponents, plan.first_block + block);
+    const int16_t* exponents = plan.exponents_of(cache.value_exponents, block);
     int32_t* place = scores + size_t{block} * 16;
     uint32x4_t m[4];
     int32x4_t shift[4];
@@ -208,7 +213,7 @@ void sum_rows(const CacheView& cache, const AttentionTask&, const AttentionPlan&
       }
     }
     if (!any) continue;
-    const int16_t* values = AttentionPlan::block_of(cache.values, plan.first_block + block, dim);
+    const int16_t* values = plan.block_of(cache.values, block, dim);
     for (size_t c = 0; c < dim; c += 8) {
       RowSums sums[Rows];
 #pragma GCC unroll 2
@@ -253,17 +258,21 @@ void finish_row(const int64_t* totals, uint32_t head_dim, const RowMass& mass, f
   }
 }
 
-constexpr AttentionSteps kSteps = {2,
-                                   {score_rows<1>, score_rows<2>, nullptr, nullptr},
-                                   weigh_row,
-                                   {sum_rows<1>, sum_rows<2>, nullptr, nullptr},
-                                   finish_row};
+// n is a multiple of 256.
+void widen(const int8_t* in, size_t n, int16_t* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = in[i];
+}
+
+constexpr AttentionSteps kSteps = {
+    2,         {score_rows<1>, score_rows<2>, nullptr, nullptr}, largest_score,
+    weigh_row, {sum_rows<1>, sum_rows<2>, nullptr, nullptr},     finish_row,
+    widen};
 
 }  // namespace
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out) {
-  return run_attention(kSteps, cache, task, scratch, out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out) {
+  return run_attention(kSteps, cache, task, pool, scratch, out);
 }
 
 }  // namespace tandem::kernels::cpu::neon

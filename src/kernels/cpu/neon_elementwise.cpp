@@ -187,6 +187,42 @@ void gelu(const float* x, size_t n, float* out) {
   for (; i < n; ++i) out[i] = a::gelu_tanh(x[i]);
 }
 
+void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
+                    float* out) {
+  // Minimum and maximum keep what is not a number.
+  const float32x4_t most = vdupq_n_f32(limit);
+  const float32x4_t least = vdupq_n_f32(-limit);
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const float32x4_t g = vminq_f32(most, vld1q_f32(gate + i));
+    const float32x4_t u = vmaxq_f32(least, vminq_f32(most, vld1q_f32(up + i)));
+    const float32x4_t glu = vmulq_f32(g, logistic(vmulq_f32(g, vdupq_n_f32(alpha))));
+    vst1q_f32(out + i, vmulq_f32(vaddq_f32(u, vdupq_n_f32(1.0F)), glu));
+  }
+  for (; i < n; ++i) out[i] = a::clamped_swiglu(gate[i], up[i], alpha, limit);
+}
+
+void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,
+                  float* out) {
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    float32x4_t sum = vmulq_f32(vdupq_n_f32(weights[0]), vld1q_f32(rows[0] + i));
+    for (size_t r = 1; r < count; ++r) {
+      const float32x4_t product = vmulq_f32(vdupq_n_f32(weights[r]), vld1q_f32(rows[r] + i));
+      sum = vaddq_f32(sum, product);
+    }
+    vst1q_f32(out + i, sum);
+  }
+  for (; i < n; ++i) {
+    float sum = weights[0] * rows[0][i];
+    for (size_t r = 1; r < count; ++r) {
+      const float product = weights[r] * rows[r][i];
+      sum += product;
+    }
+    out[i] = sum;
+  }
+}
+
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
   const uint32_t bits = max_magnitude(x, n);
   *exponent = 0;

@@ -15,7 +15,7 @@ inline constexpr int kQuads = 4;  // of a tile
 // Where a call's results go, and the factors they are scaled by.
 struct MatmulOutput {
   const PackedMatrix& matrix;
-  const ActivationRows& in;
+  const ActivationView& in;
   const float* bias;
   float* out;
   size_t stride;

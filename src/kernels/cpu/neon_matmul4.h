@@ -101,7 +101,7 @@ struct Prepared {
   const uint8_t* group_sums;
   size_t token_bytes;
 
-  Prepared(const ActivationRows& in, uint32_t token)
+  Prepared(const ActivationView& in, uint32_t token)
       : planes(in.prepared.data() + token * planes_bytes(in.padded)),
         group_sums(planes + size_t{in.padded} * 2),
         token_bytes(planes_bytes(in.padded)) {}

@@ -27,7 +27,7 @@ TANDEM_KERNEL int64_t prepare_token(const int16_t* values, uint32_t padded, uint
   return total;
 }
 
-void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const auto product = matrix.format == WeightFormat::k8 ? matmul8 : matmul4;
   product(matrix, in, tile_begin, tile_end, bias, out, stride);
@@ -65,6 +65,8 @@ const CpuKernels* simd128_kernels() {
       simd128::from_boundary,
       simd128::rotate,
       simd128::attention,
+      simd128::clamped_swiglu,
+      simd128::weighted_sum,
   };
   return &kKernels;
 }

@@ -19,9 +19,9 @@ namespace tandem::kernels::cpu::simd128 {
 size_t prepared_bytes(uint32_t padded);
 void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
 
-void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
-void matmul4(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
 
 bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
@@ -32,12 +32,16 @@ bool layer_norm(const float* x, const float* weight, const float* bias,
 void add(float* x, const float* y, size_t n);
 void gated_silu(const float* gate, const float* up, size_t n, float* out);
 void gelu(const float* x, size_t n, float* out);
+void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
+                    float* out);
+void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,
+                  float* out);
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
 void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
 int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,
                int32_t* scratch);
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out);
 
 }  // namespace tandem::kernels::cpu::simd128
 

@@ -50,11 +50,8 @@ TANDEM_KERNEL void score_rows(const CacheView& cache, const AttentionTask& task,
   const v128_t constant = wasm_f32x4_splat(task.constant);
   for (uint32_t half = from * 2; half < to * 2; ++half) {
     const uint32_t block = half / 2;
-    const int16_t* keys =
-        AttentionPlan::block_of(cache.keys, plan.first_block + block, cache.padded_dim) +
-        half % 2 * 16;
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.key_exponents, plan.first_block + block) + half % 2 * 8;
+    const int16_t* keys = plan.block_of(cache.keys, block, cache.padded_dim) + half % 2 * 16;
+    const int16_t* exponents = plan.exponents_of(cache.key_exponents, block) + half % 2 * 8;
     v128_t low[Rows][2];
     v128_t high[Rows][2];
 #pragma clang loop unroll(full)
@@ -122,24 +119,32 @@ inline v128_t weights(v128_t mantissas, v128_t down) {
       wasm_f32x4_mul(wasm_f32x4_convert_i32x4(mantissas), power), wasm_f32x4_const_splat(0.5F)));
 }
 
+// Largest score of positions that a row sees.
+TANDEM_KERNEL int32_t largest_score(const AttentionTask& task, const AttentionPlan& plan,
+                                    uint32_t row, uint32_t from, uint32_t to) {
+  const uint32_t base = plan.first_block * a::kBlock;
+  const uint32_t begin = std::max(task.begin(row / task.heads) - base, from * a::kBlock);
+  const uint32_t end = std::min(task.end(row / task.heads) - base, to * a::kBlock);
+  const int32_t* scores = plan.row_scores(row);
+  int32_t most = INT_MIN;
+  for (uint32_t j = begin; j < end; ++j) most = std::max(most, scores[j]);
+  return most;
+}
+
 // Replaces a row's scores by the weights of its positions, two halves of 12 bits each.
 TANDEM_KERNEL RowMass weigh_row(const CacheView& cache, const AttentionTask& task,
-                                const AttentionPlan& plan, uint32_t row) {
+                                const AttentionPlan& plan, uint32_t row, int32_t most,
+                                uint32_t from, uint32_t to) {
   const uint32_t begin = task.begin(row / task.heads);
   const uint32_t end = task.end(row / task.heads);
   int32_t* scores = plan.row_scores(row);
   int32_t* shifts = plan.row_shifts(row);
-  const uint32_t from = begin - plan.first_block * a::kBlock;
-  const uint32_t to = end - plan.first_block * a::kBlock;
-  int32_t most = INT_MIN;
-  for (uint32_t j = from; j < to; ++j) most = std::max(most, scores[j]);
   const v128_t largest = wasm_i32x4_splat(most);
   v128_t denominator = wasm_i64x2_const_splat(0);
-  RowMass result{0, INT_MAX};
-  for (uint32_t block = 0; block < plan.blocks; ++block) {
+  RowMass result;
+  for (uint32_t block = from; block < to; ++block) {
     const uint32_t bits = plan.lanes(block, begin, end);
-    const int16_t* exponents =
-        AttentionPlan::exponents_of(cache.value_exponents, plan.first_block + block);
+    const int16_t* exponents = plan.exponents_of(cache.value_exponents, block);
     int32_t* place = scores + size_t{block} * 16;
     v128_t m[4];
     v128_t shift[4];
@@ -183,7 +188,7 @@ TANDEM_KERNEL RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
   constexpr uint64_t kBits = uint64_t{1023 + 52} << 52;
   result.denominator = static_cast<uint64_t>(wasm_i64x2_extract_lane(denominator, 0)) +
                        static_cast<uint64_t>(wasm_i64x2_extract_lane(denominator, 1)) -
-                       kBits * plan.blocks * a::kBlock;
+                       kBits * (to - from) * a::kBlock;
   return result;
 }
 
@@ -236,7 +241,7 @@ TANDEM_KERNEL void sum_rows(const CacheView& cache, const AttentionTask&, const 
       halves[r] = reinterpret_cast<const uint8_t*>(plan.row_scores(row + r) + size_t{block} * 16);
     }
     if (!any) continue;
-    const int16_t* values = AttentionPlan::block_of(cache.values, plan.first_block + block, dim);
+    const int16_t* values = plan.block_of(cache.values, block, dim);
     for (size_t c = 0; c < dim; c += 4) {
       v128_t low[Rows];
       v128_t high[Rows];
@@ -262,17 +267,21 @@ TANDEM_KERNEL void sum_rows(const CacheView& cache, const AttentionTask&, const 
   }
 }
 
-constexpr AttentionSteps kSteps = {2,
-                                   {score_rows<1>, score_rows<2>, nullptr, nullptr},
-                                   weigh_row,
-                                   {sum_rows<1>, sum_rows<2>, nullptr, nullptr},
-                                   finish_row};
+// n is a multiple of 256.
+void widen(const int8_t* in, size_t n, int16_t* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = in[i];
+}
+
+constexpr AttentionSteps kSteps = {
+    2,         {score_rows<1>, score_rows<2>, nullptr, nullptr}, largest_score,
+    weigh_row, {sum_rows<1>, sum_rows<2>, nullptr, nullptr},     finish_row,
+    widen};
 
 }  // namespace
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch& scratch,
-               float* out) {
-  return run_attention(kSteps, cache, task, scratch, out);
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
+               AttentionScratch& scratch, float* out) {
+  return run_attention(kSteps, cache, task, pool, scratch, out);
 }
 
 }  // namespace tandem::kernels::cpu::simd128

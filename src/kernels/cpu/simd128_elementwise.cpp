@@ -234,7 +234,43 @@ TANDEM_KERNEL void gelu(const float* x, size_t n, float* out) {
   for (; i < n; ++i) out[i] = a::gelu_tanh(x[i]);
 }
 
-TANDEM_KERNEL bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
+TANDEM_KERNEL void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha,
+                                  float limit, float* out) {
+  // Minimum and maximum keep what is not a number.
+  const v128_t most = wasm_f32x4_splat(limit);
+  const v128_t least = wasm_f32x4_splat(-limit);
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const v128_t g = wasm_f32x4_min(most, load(gate + i));
+    const v128_t u = wasm_f32x4_max(least, wasm_f32x4_min(most, load(up + i)));
+    const v128_t glu = wasm_f32x4_mul(g, logistic(wasm_f32x4_mul(g, wasm_f32x4_splat(alpha))));
+    store(out + i, wasm_f32x4_mul(wasm_f32x4_add(u, wasm_f32x4_splat(1.0F)), glu));
+  }
+  for (; i < n; ++i) out[i] = a::clamped_swiglu(gate[i], up[i], alpha, limit);
+}
+
+TANDEM_KERNEL void weighted_sum(const float* const* rows, const float* weights, size_t count,
+                                size_t n, float* out) {
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    v128_t sum = wasm_f32x4_mul(wasm_f32x4_splat(weights[0]), load(rows[0] + i));
+    for (size_t r = 1; r < count; ++r) {
+      const v128_t product = wasm_f32x4_mul(wasm_f32x4_splat(weights[r]), load(rows[r] + i));
+      sum = wasm_f32x4_add(sum, product);
+    }
+    store(out + i, sum);
+  }
+  for (; i < n; ++i) {
+    float sum = weights[0] * rows[0][i];
+    for (size_t r = 1; r < count; ++r) {
+      const float product = weights[r] * rows[r][i];
+      sum += product;
+    }
+    out[i] = sum;
+  }
+}
+
+bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
   const uint32_t bits = max_magnitude(x, n);
   *exponent = 0;
   if (bits < a::kMinBits || bits >= a::kInfinityBits) {

@@ -73,7 +73,7 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
 
 }  // namespace
 
-void matmul8(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
   const MatmulOutput o{matrix, in, bias, out, stride};
   for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {

@@ -26,7 +26,7 @@ Result<api::Functions> load_driver() {
   std::string missing;
 #define TANDEM_CUDA_LOAD(member, name, parameters)                              \
   functions.member = reinterpret_cast<int(*) parameters>(dlsym(library, name)); \
-  if (functions.member == nullptr) missing += std::string(missing.empty() ? "" : ", ") + (name);
+  if (functions.member == nullptr) missing.append(missing.empty() ? "" : ", ").append(name);
   using namespace api;
   TANDEM_CUDA_FUNCTIONS(TANDEM_CUDA_LOAD)
 #undef TANDEM_CUDA_LOAD

@@ -8,6 +8,7 @@
 #include "arithmetic/hidden.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/quantize.h"
+#include "arithmetic/router.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace tandem::kernels::cpu {
@@ -43,7 +44,7 @@ void prepare(ActivationRows& rows, uint32_t begin, uint32_t end) {
   }
 }
 
-void matmul(const PackedMatrix& matrix, const ActivationRows& in, uint32_t tile_begin,
+void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
             uint32_t tile_end, const float* bias, float* out, size_t stride) {
   std::vector<int32_t> weights(matrix.columns);
   const uint32_t end = std::min(tile_end * kTileRows, matrix.rows);
@@ -71,6 +72,16 @@ void gelu(const float* x, size_t n, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = a::gelu_tanh(x[i]);
 }
 
+void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
+                    float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = a::clamped_swiglu(gate[i], up[i], alpha, limit);
+}
+
+void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,
+                  float* out) {
+  a::weighted_sum({rows, count}, {weights, count}, {out, n});
+}
+
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {
   return a::to_boundary({x, n}, {half, n}, *exponent);
 }
@@ -85,7 +96,7 @@ int32_t rotate(int16_t* x, size_t n, int32_t exponent, const a::Rotation* rotati
 }
 
 void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t begin, uint32_t end,
-                    float constant, float* out) {
+                    float constant, int32_t sink, float* out) {
   const uint32_t dim = cache.head_dim;
   const uint32_t count = end - begin;
   std::vector<int16_t> memory(size_t{count} * dim * 2);
@@ -112,15 +123,17 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
   input.values = values;
   input.first = begin;
   input.constant = constant;
+  input.sink = sink;
   a::attention(input, {out, dim});
 }
 
-bool attention(const CacheView& cache, const AttentionTask& task, AttentionScratch&, float* out) {
+bool attention(const CacheView& cache, const AttentionTask& task, ThreadPool*, AttentionScratch&,
+               float* out) {
   for (uint32_t t = 0; t < task.tokens; ++t) {
     for (uint32_t h = 0; h < task.heads; ++h) {
       const int16_t* query = task.queries + t * task.query_stride + size_t{h} * cache.padded_dim;
       attention_head(cache, {{query, cache.head_dim}, task.exponents[t * task.exponent_stride + h]},
-                     task.begin(t), task.end(t), task.constant,
+                     task.begin(t), task.end(t), task.constant, task.sink(h),
                      out + t * task.out_stride + size_t{h} * cache.head_dim);
     }
   }
@@ -131,8 +144,9 @@ bool attention(const CacheView& cache, const AttentionTask& task, AttentionScrat
 
 const CpuKernels& scalar_kernels() {
   static const CpuKernels kernels = {
-      "scalar", quantize,   rms_norm, layer_norm,  prepared_bytes, prepare, matmul,
-      add,      gated_silu, gelu,     to_boundary, from_boundary,  rotate,  attention,
+      "scalar", quantize,  rms_norm,       layer_norm,   prepared_bytes, prepare,
+      matmul,   add,       gated_silu,     gelu,         to_boundary,    from_boundary,
+      rotate,   attention, clamped_swiglu, weighted_sum,
   };
   return kernels;
 }

@@ -3,6 +3,7 @@
 
 @group(0) @binding(1) var<storage, read> scores: array<i32>;  // [row][position]
 @group(0) @binding(2) var<storage, read> value_exponents: array<i32>;
+@group(0) @binding(3) var<storage, read> sinks: array<i32>;  // [row], read only if kSinks is 1
 @group(0) @binding(5) var<storage, read_write> weights: array<u32>;       // [row][position]
 @group(0) @binding(6) var<storage, read_write> block_shifts: array<i32>;  // [row][block]
 // [row]: denominator (low, high), least block shift, 0.
@@ -11,6 +12,17 @@
 var<workgroup> largest: atomic<i32>;
 var<workgroup> least: atomic<i32>;
 var<workgroup> sums: array<vec2u, kThreads>;
+
+const kMostShift = 94i;
+
+fn softmax_mass(distance: u32) -> vec2u {
+  let k = distance >> 16u;
+  if (k >= 42u) {
+    return vec2u(0u);
+  }
+  let m = exp2_fraction(distance & 0xffffu);
+  return i64_shift_round(vec2u(m << 24u, m >> 8u), k);
+}
 
 @compute @workgroup_size(kThreads)
 fn main(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) count: vec3u,
@@ -21,8 +33,8 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) count: vec3u,
   }
   let start = row * parameters.positions;
   if (thread == 0u) {
-    atomicStore(&largest, -0x7fffffffi);
-    atomicStore(&least, 0x7fffffffi);
+    atomicStore(&largest, select(-0x7fffffffi, sinks[select(0u, row, kSinks == 1u)], kSinks == 1u));
+    atomicStore(&least, kMostShift);
   }
   workgroupBarrier();
   var most = -0x7fffffffi;
@@ -33,6 +45,9 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) count: vec3u,
   workgroupBarrier();
   let top = atomicLoad(&largest);
   var sum = vec2u(0u);
+  if (kSinks == 1u && thread == 0u) {
+    sum = softmax_mass(u32(top - sinks[row]));
+  }
   var smallest = 0x7fffffffi;
   for (var b = thread; b < parameters.blocks; b += kThreads) {
     let range = block_positions(b);
@@ -45,9 +60,7 @@ fn main(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) count: vec3u,
       let distance = u32(top - scores[start + j]);
       let k = distance >> 16u;
       let m = exp2_fraction(distance & 0xffffu);
-      if (k < 42u) {
-        sum = i64_add(sum, i64_shift_round(vec2u(m << 24u, m >> 8u), k));
-      }
+      sum = i64_add(sum, softmax_mass(distance));
       let shift = i32(k) - value_exponents[j] - base;
       var weight = 0i;
       if (shift < 24i) {

@@ -117,10 +117,11 @@ class Kernels {
   Result<AttentionBuffers> make_attention(uint32_t rows, uint32_t positions,
                                           const AttentionRange& range);
   /// out[row][head_dim] = attention of each head of `queries` over all positions of `keys` and
-  /// `values`, which hold one head a position.
+  /// `values`, which hold one head a position. `sinks`: arithmetic::sink_score of each row, or
+  /// null.
   Status attention(const HeadBuffers& queries, const HeadBuffers& keys, const HeadBuffers& values,
-                   const AttentionRange& range, AttentionBuffers& between, const Buffer& out,
-                   Commands& commands);
+                   const AttentionRange& range, const Buffer* sinks, AttentionBuffers& between,
+                   const Buffer& out, Commands& commands);
   /// How matmul cuts products of up to 8 tokens at once.
   void set_matmul_shape(const std::optional<MatmulShape>& shape) { shape_ = shape; }
 

@@ -29,7 +29,7 @@ Result<api::Functions> load_library(const std::string& path) {
     std::string missing;
 #define TANDEM_WEBGPU_LOAD(result, member, symbol, parameters)                       \
   functions.member = reinterpret_cast<result(*) parameters>(dlsym(library, symbol)); \
-  if (functions.member == nullptr) missing += std::string(missing.empty() ? "" : ", ") + (symbol);
+  if (functions.member == nullptr) missing.append(missing.empty() ? "" : ", ").append(symbol);
     using namespace api;
     TANDEM_WEBGPU_FUNCTIONS(TANDEM_WEBGPU_LOAD)
 #undef TANDEM_WEBGPU_LOAD

@@ -112,7 +112,8 @@ Result<AttentionBuffers> Kernels::make_attention(uint32_t rows, uint32_t positio
 
 Status Kernels::attention(const HeadBuffers& queries, const HeadBuffers& keys,
                           const HeadBuffers& values, const AttentionRange& range,
-                          AttentionBuffers& between, const Buffer& out, Commands& commands) {
+                          const Buffer* sinks, AttentionBuffers& between, const Buffer& out,
+                          Commands& commands) {
   const uint32_t rows = queries.tokens * queries.heads;
   const uint32_t positions = keys.tokens;
   const std::vector<uint32_t> parameters = {rows,
@@ -127,10 +128,11 @@ Status Kernels::attention(const HeadBuffers& queries, const HeadBuffers& keys,
   TANDEM_TRY(row_step({"attention", "attention_scores"}, parameters,
                       {&queries.planes, &queries.exponents, &keys.planes, &keys.exponents},
                       {&between.scores}, nullptr, rows * chunks, constants, commands));
-  TANDEM_TRY(row_step({"exponential", "attention", "attention_weights"}, parameters,
-                      {&between.scores, &values.exponents},
-                      {&between.weights, &between.block_shifts, &between.masses}, nullptr, rows,
-                      constants, commands));
+  TANDEM_TRY(
+      row_step({"exponential", "attention", "attention_weights"}, parameters,
+               {&between.scores, &values.exponents, sinks != nullptr ? sinks : &between.scores},
+               {&between.weights, &between.block_shifts, &between.masses}, nullptr, rows,
+               {{"kThreads", kThreads}, {"kSinks", sinks != nullptr ? 1U : 0U}}, commands));
   return row_step({"exponential", "attention", "attention_values"}, parameters,
                   {&between.weights, &between.block_shifts, &between.masses, &values.planes},
                   {&out}, nullptr, rows, constants, commands);

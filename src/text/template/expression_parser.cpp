@@ -184,7 +184,8 @@ ExprPtr ExpressionParser::parse_compare() {
     expr->names.push_back(op);
     add(*expr, parse_sum());
   }
-  return expr != nullptr ? std::move(expr) : std::move(left);
+  if (expr != nullptr) return expr;
+  return left;
 }
 
 ExprPtr ExpressionParser::parse_sum() {

@@ -128,7 +128,7 @@ bool parse_number(std::string_view text, double& number) {
 }
 
 Value filter_int(Evaluator& e, const Value& self, Args a) {
-  const Value missing = arg(a, 0).is_undefined() ? Value::integer(0) : arg(a, 0);
+  Value missing = arg(a, 0).is_undefined() ? Value::integer(0) : arg(a, 0);
   double number = 0;
   if (self.is_bool() || self.is_int()) return Value::integer(self.as_int(), self.from_outside());
   if (self.is_float()) {

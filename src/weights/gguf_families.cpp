@@ -1,0 +1,386 @@
+#include "weights/gguf_families.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "weights/printable.h"
+
+namespace tandem::weights {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Change = GgufChange;
+
+constexpr std::array<GgufKeyRow, 8> kKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+}};
+
+constexpr std::array<GgufTensorRow, 3> kGlobals{{
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+}};
+
+// Families whose rotary pairs the converter makes neighbours.
+constexpr std::array<GgufTensorRow, 9> kLlama{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj", Change::kPairedQuery},
+    {"attn_k", "self_attn.k_proj", Change::kPairedKey},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+
+constexpr std::array<GgufTensorRow, 11> kQwen{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+
+constexpr std::array<GgufTensorRow, 10> kMixtral{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj", Change::kPairedQuery},
+    {"attn_k", "self_attn.k_proj", Change::kPairedKey},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "block_sparse_moe.gate"},
+    {"ffn_gate_exps", "block_sparse_moe.experts.%.w1", Change::kExperts},
+    {"ffn_up_exps", "block_sparse_moe.experts.%.w3", Change::kExperts},
+    {"ffn_down_exps", "block_sparse_moe.experts.%.w2", Change::kExperts},
+}};
+
+constexpr std::array<GgufTensorRow, 12> kQwen3Moe{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.%.gate_proj", Change::kExperts},
+    {"ffn_up_exps", "mlp.experts.%.up_proj", Change::kExperts},
+    {"ffn_down_exps", "mlp.experts.%.down_proj", Change::kExperts},
+}};
+
+constexpr std::array<GgufTensorRow, 3> kGemmaGlobals{{
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm", Change::kPlusOne},
+    {"output", "lm_head"},
+}};
+
+constexpr std::array<GgufTensorRow, 13> kGemma3{{
+    {"attn_norm", "input_layernorm", Change::kPlusOne},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm", Change::kPlusOne},
+    {"attn_k_norm", "self_attn.k_norm", Change::kPlusOne},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_attention_layernorm", Change::kPlusOne},
+    {"ffn_norm", "pre_feedforward_layernorm", Change::kPlusOne},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_feedforward_layernorm", Change::kPlusOne},
+}};
+
+constexpr std::array<GgufTensorRow, 11> kOlmo2{{
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+}};
+
+constexpr std::array<GgufTensorRow, 6> kPhi3{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_qkv", "self_attn.qkv_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.gate_up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+
+constexpr std::array<GgufKeyRow, 6> kGpt2Keys{{
+    {"block_count", "n_layer"},
+    {"embedding_length", "n_embd"},
+    {"feed_forward_length", "n_inner"},
+    {"attention.head_count", "n_head"},
+    {"context_length", "n_positions"},
+    {"attention.layer_norm_epsilon", "layer_norm_epsilon"},
+}};
+
+constexpr std::array<GgufTensorRow, 4> kGpt2Globals{{
+    {"token_embd", "transformer.wte"},
+    {"position_embd", "transformer.wpe"},
+    {"output_norm", "transformer.ln_f"},
+    {"output", "lm_head"},
+}};
+
+constexpr std::array<GgufTensorRow, 6> kGpt2{{
+    {"attn_norm", "ln_1"},
+    {"attn_qkv", "attn.c_attn", Change::kTransposed},
+    {"attn_output", "attn.c_proj", Change::kTransposed},
+    {"ffn_norm", "ln_2"},
+    {"ffn_up", "mlp.c_fc", Change::kTransposed},
+    {"ffn_down", "mlp.c_proj", Change::kTransposed},
+}};
+
+constexpr std::array<GgufKeyRow, 9> kWindowKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"attention.sliding_window", "sliding_window"},
+}};
+
+constexpr std::array<GgufKeyRow, 10> kMixtralKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"expert_count", "num_local_experts"},
+    {"expert_used_count", "num_experts_per_tok"},
+}};
+
+constexpr std::array<GgufKeyRow, 11> kQwen3MoeKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"expert_count", "num_experts"},
+    {"expert_used_count", "num_experts_per_tok"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+}};
+
+constexpr std::array<GgufKeyRow, 12> kGraniteKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"attention.scale", "attention_multiplier"},
+    {"embedding_scale", "embedding_multiplier"},
+    {"residual_scale", "residual_multiplier"},
+    {"logit_scale", "logits_scaling"},
+}};
+
+Status finish_llama(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = header.find_tensor("blk.0.attn_q.bias") != nullptr;
+  config["mlp_bias"] = header.find_tensor("blk.0.ffn_up.bias") != nullptr;
+  return {};
+}
+
+Status finish_qwen3(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = header.find_tensor("blk.0.attn_q.bias") != nullptr;
+  return {};
+}
+
+Status finish_qwen3_moe(const GgufHeader& /*header*/, Json& config) {
+  config["norm_topk_prob"] = true;
+  config["decoder_sparse_step"] = 1;
+  return {};
+}
+
+// Every fourth layer without rotary embedding, as the program that reads these files has it too:
+// the file does not say.
+Status finish_smollm3(const GgufHeader& header, Json& config) {
+  TANDEM_TRY(finish_llama(header, config));
+  Json rotated = Json::array();
+  for (uint32_t i = 0; i < config["num_hidden_layers"].get<uint32_t>(); ++i) {
+    rotated.push_back((i + 1) % 4 != 0 ? 1 : 0);
+  }
+  config["no_rope_layers"] = rotated;
+  return {};
+}
+
+Status finish_gpt2(const GgufHeader& /*header*/, Json& config) {
+  config["activation_function"] = "gelu_new";
+  return {};
+}
+
+// Which layers have a window: a flag a layer, or how many layers from one full layer to the next.
+Status add_layer_types(const GgufHeader& header, const std::string& architecture, uint32_t interval,
+                       Json& config) {
+  const std::string key = architecture + ".attention.sliding_window_pattern";
+  const auto layers = config["num_hidden_layers"].get<uint32_t>();
+  const GgufValue* pattern = header.find(key);
+  const auto* flags = pattern == nullptr ? nullptr : std::get_if<std::vector<uint64_t>>(pattern);
+  if (flags != nullptr && flags->size() != layers) {
+    return invalid("key " + key + ": expected " + std::to_string(layers) + " layers, found " +
+                   std::to_string(flags->size()));
+  }
+  if (flags == nullptr) {
+    TANDEM_ASSIGN(const auto given, header.integer(key, 1, 4096));
+    interval = static_cast<uint32_t>(given.value_or(interval));
+  }
+  Json types = Json::array();
+  for (uint32_t i = 0; i < layers; ++i) {
+    const bool sliding = flags != nullptr ? (*flags)[i] != 0 : (i + 1) % interval != 0;
+    types.push_back(sliding ? "sliding_attention" : "full_attention");
+  }
+  config["layer_types"] = types;
+  return {};
+}
+
+// The score's scale, and in older files the layers with a window and their rotary base, are the
+// family's: files don't say them.
+Status finish_gemma3(const GgufHeader& header, Json& config) {
+  constexpr uint32_t kLayersOf27b = 62;
+  const auto layers = config["num_hidden_layers"].get<uint32_t>();
+  const auto width = config["hidden_size"].get<uint32_t>();
+  const auto heads = config["num_attention_heads"].get<uint32_t>();
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  config["query_pre_attn_scalar"] =
+      layers == kLayersOf27b ? width / heads : config["head_dim"].get<uint32_t>();
+  TANDEM_TRY(add_layer_types(header, "gemma3", 6, config));
+  TANDEM_ASSIGN(const auto local, header.number("gemma3.rope.freq_base_swa"));
+  config["rope_local_base_freq"] = local.value_or(10000.0);
+  return {};
+}
+
+constexpr std::array kFamilies{
+    GgufFamily{.gguf = "llama",
+               .architecture = "LlamaForCausalLM",
+               .keys = kKeys,
+               .globals = kGlobals,
+               .tensors = kLlama,
+               .finish = finish_llama},
+    GgufFamily{.gguf = "llama",
+               .architecture = "MistralForCausalLM",
+               .keys = kWindowKeys,
+               .globals = kGlobals,
+               .tensors = kLlama},
+    GgufFamily{.gguf = "llama",
+               .architecture = "MixtralForCausalLM",
+               .keys = kMixtralKeys,
+               .globals = kGlobals,
+               .tensors = kMixtral},
+    GgufFamily{.gguf = "qwen2",
+               .architecture = "Qwen2ForCausalLM",
+               .keys = kKeys,
+               .globals = kGlobals,
+               .tensors = kQwen},
+    GgufFamily{.gguf = "qwen3",
+               .architecture = "Qwen3ForCausalLM",
+               .keys = kKeys,
+               .globals = kGlobals,
+               .tensors = kQwen,
+               .finish = finish_qwen3},
+    GgufFamily{.gguf = "qwen3moe",
+               .architecture = "Qwen3MoeForCausalLM",
+               .keys = kQwen3MoeKeys,
+               .globals = kGlobals,
+               .tensors = kQwen3Moe,
+               .finish = finish_qwen3_moe},
+    GgufFamily{.gguf = "gpt2",
+               .architecture = "GPT2LMHeadModel",
+               .layers = "transformer.h.",
+               .keys = kGpt2Keys,
+               .globals = kGpt2Globals,
+               .tensors = kGpt2,
+               .finish = finish_gpt2},
+    GgufFamily{.gguf = "gemma3",
+               .architecture = "Gemma3ForCausalLM",
+               .keys = kWindowKeys,
+               .globals = kGemmaGlobals,
+               .tensors = kGemma3,
+               .finish = finish_gemma3},
+    GgufFamily{.gguf = "phi3",
+               .architecture = "Phi3ForCausalLM",
+               .keys = kWindowKeys,
+               .globals = kGlobals,
+               .tensors = kPhi3},
+    GgufFamily{.gguf = "olmo2",
+               .architecture = "Olmo2ForCausalLM",
+               .keys = kKeys,
+               .globals = kGlobals,
+               .tensors = kOlmo2},
+    GgufFamily{.gguf = "smollm3",
+               .architecture = "SmolLM3ForCausalLM",
+               .keys = kKeys,
+               .globals = kGlobals,
+               .tensors = kLlama,
+               .finish = finish_smollm3},
+    GgufFamily{.gguf = "granite",
+               .architecture = "GraniteForCausalLM",
+               .keys = kGraniteKeys,
+               .globals = kGlobals,
+               .tensors = kLlama,
+               .finish = finish_llama},
+};
+
+const GgufFamily* find_family(std::string_view architecture) {
+  for (const GgufFamily& family : kFamilies) {
+    if (family.architecture == architecture) return &family;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<const GgufFamily*> find_gguf_family(const GgufHeader& header) {
+  TANDEM_ASSIGN(const std::string given, header.text("general.architecture"));
+  if (given.empty()) return invalid("key general.architecture: expected a name, found none");
+  if (given == "llama") {
+    TANDEM_ASSIGN(const auto experts, header.integer("llama.expert_count", 0, UINT32_MAX));
+    if (experts.value_or(0) != 0) return find_family("MixtralForCausalLM");
+    TANDEM_ASSIGN(const auto window,
+                  header.integer("llama.attention.sliding_window", 0, UINT32_MAX));
+    if (window.value_or(0) != 0) return find_family("MistralForCausalLM");
+  }
+  std::string known;
+  for (const GgufFamily& family : kFamilies) {
+    if (family.gguf == given) return &family;
+    if (known.empty() || !known.ends_with(family.gguf)) {
+      known += (known.empty() ? "" : ", ") + std::string(family.gguf);
+    }
+  }
+  return unsupported("key general.architecture: " + printable(given, 40) +
+                     " is not known; known are " + known);
+}
+
+}  // namespace tandem::weights
