@@ -15,6 +15,7 @@ struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
   std::string system;
+  std::string state;  ///< file of the conversation's state; empty: none
   bool json = false;
 };
 
@@ -63,6 +64,18 @@ class Chat {
         session_(session),
         conversation_(session.conversation(&text.tokenizer)) {
     forget();
+  }
+
+  /// Goes on with the conversation that an earlier process left, if it left one.
+  Status resume() {
+    TANDEM_ASSIGN(const auto note, session_.resume(flags_.state, conversation_));
+    if (note.empty()) return {};
+    auto messages = nlohmann::json::parse(note, nullptr, false);
+    if (!messages.is_array()) {
+      return invalid(flags_.state + ": the state of a single answer, not of a conversation");
+    }
+    messages_ = std::move(messages);
+    return {};
   }
 
   /// Returns the exit code.
@@ -125,6 +138,7 @@ class Chat {
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
     messages_ = std::move(messages);
     messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
+    if (!flags_.state.empty()) TANDEM_TRY(keep());
     if (flags_.json) {
       nlohmann::ordered_json object;
       object["text"] = answer.text;
@@ -151,6 +165,12 @@ class Chat {
     return {};
   }
 
+  Status keep() {
+    TANDEM_ASSIGN(auto file, conversation_.save(session_.identity()));
+    file.note = messages_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return file.write(flags_.state);
+  }
+
   const ChatFlags& flags_;
   const Text& text_;
   Session& session_;
@@ -168,8 +188,11 @@ Result<int> talk(const ChatFlags& flags) {
   }
   Session::Options options;
   options.context = context_for(flags.model, 0, flags.sampling.max_tokens);
+  options.identify = !flags.state.empty();
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
-  return Chat(flags, text, session).loop(parameters);
+  Chat chat(flags, text, session);
+  if (!flags.state.empty()) TANDEM_TRY(chat.resume());
+  return chat.loop(parameters);
 }
 
 }  // namespace
@@ -185,6 +208,8 @@ int chat_command(Arguments arguments) {
             "positions to reserve (default: 4096, at most the model's)");
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
+  flags.add("--state", "FILE", own.state,
+            "go on with the conversation kept in FILE, if there is one, and keep it there");
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");
   flags.add_example("tandem chat");
   flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");
@@ -194,6 +219,7 @@ int chat_command(Arguments arguments) {
   if (status.ok()) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
   }
+  if (status.ok()) status = own.model.check_state(own.state);
   if (!status.ok()) return flags.wrong_use(status.error().message);
   if (own.json) own.model.table = false;
   const auto code = talk(own);

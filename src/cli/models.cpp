@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/quality.h"
 #include "cli/session.h"
+#include "model/families.h"
 
 namespace tandem::cli {
 namespace {
@@ -31,6 +32,12 @@ struct Need {
   uint64_t cached = 0;  ///< of them quantized on disk already
 };
 
+/// Tensors that are not the layers'.
+struct Beside {
+  uint32_t tensors = 0;
+  uint64_t bytes = 0;
+};
+
 struct Inspection {
   std::string folder;
   std::string problem;  ///< why it can't be run; empty if it can
@@ -39,6 +46,9 @@ struct Inspection {
   uint64_t stored = 0;   ///< bytes of the checkpoint's tensors
   uint32_t context = 0;  ///< that was asked for, or the model's if it is less
   uint64_t kv_per_position = 0;
+  uint64_t recurrent = 0;  ///< bytes of recurrent state, whatever the context
+  uint64_t state = 0;      ///< all that a conversation of the context may come to hold
+  Beside drafting, left_out;
   Need eight, four;
   std::string stored_types;          ///< "84 Q4_K; 49 F32"
   std::vector<KindQuality> quality;  ///< if it was asked for
@@ -101,6 +111,16 @@ Inspection inspect(const fs::path& folder, uint32_t context, bool quality,
   result.stored = model->checkpoint->bytes();
   result.stored_types = stored_types(*model->checkpoint);
   for (const weights::TensorInfo& tensor : model->checkpoint->tensors()) {
+    const auto of = [&](std::string_view prefix) {
+      return !prefix.empty() && tensor.name.starts_with(prefix);
+    };
+    Beside* beside = of(result.config.family->drafting)   ? &result.drafting
+                     : of(result.config.family->left_out) ? &result.left_out
+                                                          : nullptr;
+    if (beside != nullptr) {
+      ++beside->tensors;
+      beside->bytes += tensor.bytes();
+    }
     result.parameters += tensor.elements();
   }
   if (const Status status = check_tensors(*model->checkpoint, model->config); !status.ok()) {
@@ -109,7 +129,9 @@ Inspection inspect(const fs::path& folder, uint32_t context, bool quality,
   }
   result.context = std::min(context, model->config.context);
   result.kv_per_position = model::kv_bytes_per_position(model->config, 0, model->config.layers);
-  const uint64_t kv_bytes = result.kv_per_position * result.context;
+  result.recurrent = model::recurrent_bytes(model->config, 0, model->config.layers);
+  result.state = model::state_bytes(model->config, 0, model->config.layers, result.context);
+  const uint64_t kv_bytes = result.state;
   result.eight = need(model->config, model::WeightBits::k8, kv_bytes);
   result.four = need(model->config, model::WeightBits::k4, kv_bytes);
   if (cache != nullptr) {
@@ -155,6 +177,10 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   if (!one.problem.empty()) return object;
   object["context"] = one.context;
   object["kv_bytes_per_position"] = one.kv_per_position;
+  object["recurrent_bytes"] = one.recurrent;
+  object["state_bytes"] = one.state;
+  object["drafting"] = {{"tensors", one.drafting.tensors}, {"bytes", one.drafting.bytes}};
+  object["left_out"] = {{"tensors", one.left_out.tensors}, {"bytes", one.left_out.bytes}};
   const auto width = [&](const Need& need) {
     return nlohmann::ordered_json{
         {"bytes_per_layer", need.layer},     {"layers_bytes", need.layers},
@@ -190,15 +216,31 @@ std::string to_text(const Inspection& one) {
             "\n  tensors: " + one.stored_types + "\n";
   }
   if (!one.problem.empty()) return text + "  can't be run: " + one.problem + "\n";
-  const auto kv = one.kv_per_position * one.context;
-  std::vector<std::vector<std::string>> rows{{"  weights", "a layer", "all layers",
-                                              "embedding, head",
-                                              "kv cache at " + std::to_string(one.context), "total",
-                                              "a token reads", "quantized on disk"}};
+  const auto kv = one.state;
+  std::vector<std::vector<std::string>> rows{
+      {"  weights", "a layer", "all layers", "embedding, head",
+       (one.recurrent == 0 ? "kv cache at " : "state at ") + std::to_string(one.context), "total",
+       "a token reads", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
                     bytes_text(kv), bytes_text(need.total), bytes_text(need.read),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});
+  }
+  const auto beside = [&](const Beside& some, std::string_view prefix, const char* what) {
+    if (some.tensors == 0) return;
+    text += "  " + std::string(prefix) + "*: " + std::to_string(some.tensors) + " tensors, " +
+            bytes_text(some.bytes) + ", " + what + "\n";
+  };
+  if (one.config.family != nullptr) {
+    beside(one.drafting, one.config.family->drafting, "kept for drafting, not loaded yet");
+    beside(one.left_out, one.config.family->left_out, "left out: not of the text model");
+  }
+  const uint32_t recurrent = one.config.recurrent_layers(0, one.config.layers);
+  if (recurrent != 0) {
+    text += "  " + std::to_string(recurrent) + " recurrent layers hold " +
+            bytes_text(one.recurrent) + " whatever the context, and at most " +
+            std::to_string(model::checkpoint_limit(one.config)) + " checkpoints of " +
+            bytes_text(model::checkpoint_bytes(one.config, 0, one.config.layers)) + "\n";
   }
   text += table(rows, {false, true, true, true, true, true, true, true});
   if (one.quality.empty()) return text;

@@ -15,6 +15,7 @@ struct RunFlags {
   SamplingFlags sampling;
   std::optional<std::string> prompt;
   std::string system;
+  std::string state;  ///< file of what the layers hold; empty: none
   bool raw = false;
   bool json = false;
 };
@@ -42,6 +43,7 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   object["text"] = answer.text;
   object["tokens"] = answer.tokens;
   object["prompt_tokens"] = answer.prompt_tokens;
+  object["reused_tokens"] = answer.reused_tokens;
   object["prompt_token_ids"] = prompt;
   object["finish"] = std::string(name(answer.finish));
   object["logits_sha256"] = hex(answer.logits_sha256);
@@ -82,9 +84,11 @@ Result<int> answer_prompt(RunFlags& flags) {
   }
   Session::Options options;
   options.context = context_for(flags.model, request.prompt.size(), request.max_tokens);
+  options.identify = !flags.state.empty();
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
 
   ring::Conversation conversation = session.conversation(&text.tokenizer);
+  if (!flags.state.empty()) TANDEM_TRY(session.resume(flags.state, conversation));
   ProgressLine line;
   if (!flags.json) {
     request.on_text = [](std::string_view piece) { return write_out(piece); };
@@ -98,6 +102,10 @@ Result<int> answer_prompt(RunFlags& flags) {
   };
   TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
   line.clear();
+  if (!flags.state.empty()) {
+    TANDEM_ASSIGN(const auto file, conversation.save(session.identity()));
+    TANDEM_TRY(file.write(flags.state));
+  }
   const auto lines = stage_lines(session, answer.head_ms);
   if (flags.json) {
     if (answer.finish == ring::Finish::kCancelled) {
@@ -136,6 +144,8 @@ int run_command(Arguments arguments) {
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--raw", own.raw, "continue PROMPT as it is, without the model's chat template");
+  flags.add("--state", "FILE", own.state,
+            "compute nothing again that FILE holds, if it is there, and keep the state there");
   flags.add("--json", own.json, "print one JSON object at the end instead of the text");
   flags.add_example("tandem run \"Write a story about a mouse and a clock.\"");
   flags.add_example(
@@ -147,6 +157,7 @@ int run_command(Arguments arguments) {
   if (status.ok()) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();
   }
+  if (status.ok()) status = own.model.check_state(own.state);
   if (!status.ok()) return flags.wrong_use(status.error().message);
   if (own.json) own.model.table = false;
   auto code = answer_prompt(own);

@@ -135,6 +135,11 @@ uint32_t ModelFlags::local_threads() const {
   return threads != 0 ? threads : std::max(1U, cores() / std::max(1U, local));
 }
 
+Status ModelFlags::check_state(const std::string& state) const {
+  if (state.empty() || (local == 0 && workers.empty())) return {};
+  return invalid("--state does not go together with workers yet");
+}
+
 Status ModelFlags::check() const {
   if (local != 0 && !workers.empty()) {
     return invalid("--local and --workers exclude each other: --local starts its own workers");
@@ -269,7 +274,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   // Shared: the ring calls it again when it is put together anew after a failure.
   const auto progress = std::make_shared<LoadProgress>();
   const uint32_t threads = flags.host_threads();
-  if (!addresses.empty()) {
+  if (!addresses.empty() || options.identify) {
     TANDEM_ASSIGN(weights::Manifest manifest,
                   weights::make_manifest(checkpoint, threads, [&](uint64_t done, uint64_t total) {
                     progress->hash(done, total);
@@ -310,13 +315,33 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   return session;
 }
 
+model::StateIdentity Session::identity() const {
+  model::StateIdentity identity;
+  identity.model = sha256(manifest_->serialize());
+  identity.last_layer = model_.config.layers;
+  identity.weight_bits = static_cast<uint8_t>(stage_options_.weights);
+  return identity;
+}
+
+Result<std::string> Session::resume(const std::string& path, ring::Conversation& conversation) {
+  // The messages and hashes beside the layers' state are small.
+  constexpr uint64_t kBeside = uint64_t{64} << 20;
+  const uint64_t most = model::state_bytes(model_.config, 0, model_.config.layers, context_);
+  auto file = model::StateFile::read(path, most + kBeside);
+  if (!file.ok() && file.error().kind == ErrorKind::kNotFound) return std::string();
+  if (!file.ok()) return file.error();
+  if (const Status status = conversation.load(*file, identity()); !status.ok()) {
+    return status.error().in(path);
+  }
+  return std::move(file->note);
+}
+
 void Session::show_table() {
   std::vector<std::vector<std::string>> rows{{"device", "layers", "weights", "kv cache"}};
   for (const ring::StageReport& stage : ring_->stages()) {
     // What the context may come to need; the host's own caches grow as positions are used.
     const uint64_t kv_bytes =
-        model::kv_bytes_per_position(model_.config, stage.layers.first, stage.layers.last) *
-        context_;
+        model::state_bytes(model_.config, stage.layers.first, stage.layers.last, context_);
     rows.push_back({stage.peer, ring::text(stage.layers), bytes_text(stage.weight_bytes),
                     bytes_text(kv_bytes)});
   }

@@ -56,6 +56,8 @@ struct ModelFlags {
   [[nodiscard]] uint32_t local_threads() const;
   /// kInvalid if the flags contradict each other.
   [[nodiscard]] Status check() const;
+  /// kInvalid if a --state file is given with flags that it does not go together with.
+  [[nodiscard]] Status check_state(const std::string& state) const;
 };
 
 /// Cores that this process may run on.
@@ -96,6 +98,7 @@ class Session {
     uint32_t context = 0;                       ///< positions that the caller needs
     uint32_t batch = 0;                         ///< tokens in one frame; 0: chosen by the ring
     std::shared_ptr<kernels::Profile> profile;  ///< of this process's stages; null is none
+    bool identify = false;  ///< the caller needs identity(): the weights are hashed once
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.
@@ -116,6 +119,11 @@ class Session {
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
   [[nodiscard]] uint32_t batch() const { return batch_; }
+  /// Of all layers' state. Needs Options::identify.
+  [[nodiscard]] model::StateIdentity identity() const;
+  /// Loads what `file` holds into a conversation of this session and returns its note; nothing, and
+  /// an empty note, if there is no such file. Needs Options::identify.
+  Result<std::string> resume(const std::string& file, ring::Conversation& conversation);
   /// Frames under way at once.
   [[nodiscard]] uint32_t in_flight() const { return in_flight_; }
   [[nodiscard]] ring::Conversation conversation(const text::Tokenizer* tokenizer) {

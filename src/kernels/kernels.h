@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/packed.h"
+#include "kernels/recurrent.h"
 
 namespace tandem::kernels {
 
@@ -49,6 +50,17 @@ class KvCache {
   [[nodiscard]] virtual Status reserve(uint32_t positions) = 0;
   /// Bytes held now.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
+
+  /// Values of one position of a layer as they are exported: for each kv head the exponents of key
+  /// and value, the key, the value.
+  [[nodiscard]] virtual uint32_t position_values() const = 0;
+  /// Positions [first, first + count) of a layer, which must be held.
+  virtual void export_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                std::span<int16_t> out) const = 0;
+  /// The way back, into positions that room was made for. Error: kInvalid if a number is none that
+  /// a key or value has.
+  [[nodiscard]] virtual Status import_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                                std::span<const int16_t> in) = 0;
 };
 
 /// One product of a matmul step: out[t][r] = scaled(dot(matrix row r, in[t])) (+ bias[r]).
@@ -86,6 +98,22 @@ struct AttentionStep {
   float constant = 0;     ///< arithmetic::score_constant
   /// A logit for each query head that joins the softmax's denominator; none: no sinks.
   std::optional<Vector> sinks = std::nullopt;
+  /// If `gated`: `gate` is [tokens, heads, 2, head_dim], the second half of each head a gate that
+  /// the head's output is multiplied by, through the logistic function.
+  bool gated = false;
+  Floats gate = {};
+};
+
+/// A gated delta net between its projections.
+struct DeltaStep {
+  uint32_t layer = 0;  ///< index within the state
+  Floats mixed;        ///< [tokens, columns]: queries, keys, values; passed through state_value
+  Floats decay;        ///< [tokens, value_heads]: a
+  Floats rate;         ///< [tokens, value_heads]: b
+  Vector convolution;  ///< [kernel, columns], oldest position first
+  Vector constants;    ///< [value_heads]: arithmetic::decay_constant
+  Vector bias;         ///< [value_heads]: dt_bias
+  float scale = 0;     ///< of the output: 1 / sqrt(key_dim)
 };
 
 /// One matrix of an expert: rows of its product get the bias, if it has one.
@@ -141,6 +169,8 @@ class Backend {
   virtual Heads add_heads(uint32_t heads, uint32_t head_dim) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
                                                            uint32_t head_dim) = 0;
+  [[nodiscard]] virtual std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
+                                                                      const DeltaShape& shape) = 0;
 
   // A pass: begin, steps in order, finish.
   /// Starts a pass of `tokens` tokens; buffers grow to hold them. Error: kMemory.
@@ -171,7 +201,8 @@ class Backend {
   virtual void gelu(Floats in, Activations out) = 0;
   /// out = quantize(gelu_tanh(gate) * up).
   virtual void gated_gelu(Floats gate, Floats up, Activations out) = 0;
-  /// Each head: norm if not null (over head_dim), quantize, rotate.
+  /// Each head: norm if not null (over head_dim), quantize, rotate. A head of `in`
+  /// that is twice as wide as one of `out` begins with the query.
   virtual void queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) = 0;
   /// The same for keys, stored at positions `position` and on of the cache's layer.
   virtual void keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
@@ -181,6 +212,11 @@ class Backend {
   /// out[t] = quantize(all heads of attention(query t, positions seen by it)).
   virtual void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                          Activations out) = 0;
+  /// Convolution, unit vectors and the delta rule, token by token: state.layer goes on by the
+  /// pass's tokens; out [tokens, value_heads, value_dim].
+  virtual void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) = 0;
+  /// out = quantize(norm of each head of `in` * silu(gate)); the norm's weight is one head's.
+  virtual void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) = 0;
   /// out[t] = weighted_sum(outputs of the experts that route() chooses for token t by its logits).
   /// Only their weights are read, each once a pass. `logits`: [tokens, experts (+ 1 if one is
   /// shared)].

@@ -287,6 +287,62 @@ void run_attention(const CpuKernels& set, Inputs& in, Answer& answer) {
 
 // A step, and the first 16 digits of the SHA-256 of its answers. They change with
 // arithmetic::kContractVersion and never otherwise.
+// Blocks of a state in place and not, with and without an output.
+void run_delta(const CpuKernels& set, Inputs& in, Answer& answer) {
+  for (const uint32_t dim : {16U, 64U, 128U}) {
+    for (const uint32_t tokens : {1U, 5U}) {
+      std::vector<float> state = in.reals(size_t{dim} * 16, dim == 64 ? -70 : -3, 1);
+      std::vector<float> keys(size_t{tokens} * dim);
+      for (float& key : keys) {
+        key = static_cast<float>(in.integer(-200000, 200000)) * arithmetic::power_of_two(-20);
+      }
+      const std::vector<float> values = in.reals(size_t{tokens} * 16, -3, 1);
+      std::vector<float> gates;
+      for (uint32_t i = 0; i < 2 * tokens; ++i) {
+        gates.push_back(static_cast<float>(in.integer(0, 32768)) * arithmetic::power_of_two(-15));
+      }
+      std::vector<float> next(state.size());
+      std::vector<float> out(values.size());
+      cpu::DeltaTask task;
+      task.from = state.data();
+      task.to = next.data();
+      task.key_dim = dim;
+      task.tokens = tokens;
+      task.keys = task.queries = keys.data();
+      task.values = values.data();
+      task.gates = gates.data();
+      task.out = out.data();
+      task.key_stride = task.query_stride = dim;
+      task.value_stride = task.out_stride = 16;
+      task.gate_stride = 2;
+      task.scale = 0.125F;
+      set.delta(task);
+      answer.add(next);
+      answer.add(out);
+      task.to = state.data();
+      task.queries = nullptr;
+      set.delta(task);
+      answer.add(state);
+    }
+  }
+}
+
+void run_delta_inputs(const CpuKernels& set, Inputs& in, Answer& answer) {
+  for (const uint32_t n : kLengths) {
+    const std::vector<float> rows = in.reals(size_t{n} * 4, -6, 3);
+    const std::vector<float> weights = in.reals(size_t{n} * 4, -6, 1);
+    std::vector<float> out(n);
+    set.convolve(rows.data(), n, weights.data(), 4, n, out.data());
+    answer.add(out);
+    std::vector<int16_t> scratch(n);
+    std::vector<float> unit(n);
+    answer.add(set.unit_vector(out.data(), n, scratch.data(), unit.data()) ? 1 : 0);
+    answer.add(unit);
+    set.gate(rows.data(), n, out.data());
+    answer.add(out);
+  }
+}
+
 struct Step {
   const char* name;
   void (*run)(const CpuKernels&, Inputs&, Answer&);
@@ -319,6 +375,8 @@ constexpr Step kSteps[] = {
     {"attention", run_attention, "c695df82bb7cc614"},
     {"clamped_swiglu", run_clamped_swiglu, "ddfc0c6166828125"},
     {"weighted_sum", run_weighted_sum, "f2ad9684ffa0ca9f"},
+    {"delta rule", run_delta, "a66f8c8c0b559688"},
+    {"inputs of the delta rule", run_delta_inputs, "68465710309c4970"},
 };
 
 }  // namespace

@@ -30,7 +30,6 @@ Status refuse_unknown_arithmetic(const json& object, const Family& family) {
   };
   static const std::vector<Neutral> kNeutral = {
       {"quantization_config", nullptr},
-      {"partial_rotary_factor", 1.0},
       {"attn_logit_softcapping", nullptr},
       {"final_logit_softcapping", nullptr},
       {"logit_scale", 1.0},
@@ -256,6 +255,11 @@ Result<double> read_number(const json& object, std::string_view key, double low,
   return found->get<double>();
 }
 
+uint32_t ModelConfig::recurrent_layers(uint32_t first, uint32_t last) const {
+  return static_cast<uint32_t>(
+      std::count(kinds.begin() + first, kinds.begin() + last, LayerKind::kDeltaNet));
+}
+
 Result<ModelConfig> parse_config(std::string_view text) {
   if (text.size() > kMaxConfig) {
     return invalid("config.json: " + std::to_string(text.size()) + " bytes, at most " +
@@ -283,6 +287,7 @@ Result<ModelConfig> parse_config(std::string_view text) {
   TANDEM_TRY(read_sizes(object, config));
   TANDEM_TRY(read_biases(object, config));
   TANDEM_TRY(read_layer_kinds(object, config));
+  TANDEM_TRY(read_hybrid(object, config));
   TANDEM_TRY(read_multipliers(object, dtype_of(whole, object), config));
   TANDEM_TRY(read_tied(whole, object, config));
   if (config.rope.enabled) TANDEM_TRY(read_rope(object, config));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/recurrent.h"
 
 namespace tandem::model {
 
@@ -17,6 +18,11 @@ enum class MlpKind : uint8_t {
   kGatedSilu,  ///< down(silu(gate x) * up x)
   kGelu,       ///< down(gelu_tanh(up x)), GPT-2's gelu_new
   kGatedGelu,  ///< down(gelu_tanh(gate x) * up x)
+};
+/// What a layer mixes positions with.
+enum class LayerKind : uint8_t {
+  kAttention,
+  kDeltaNet,  ///< gated delta net: a recurrent state instead of keys and values
 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 /// RMS norms of queries and keys: of each head, or of all heads of a token together.
@@ -92,6 +98,10 @@ struct ModelConfig {
   bool learned_positions = false;
   /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
   std::vector<uint32_t> window;
+  /// What each layer mixes positions with. One entry a layer.
+  std::vector<LayerKind> kinds;
+  kernels::DeltaShape delta;     ///< of layers that are delta nets
+  bool gated_attention = false;  ///< queries come with a gate of the head's output (Qwen3.5)
   /// What tensor names begin with: one of the family's prefixes, or nothing (resolve_prefix).
   std::string prefix;
   std::string head;  ///< name of an untied output head, without ".weight" (resolve_prefix)
@@ -126,6 +136,12 @@ struct ModelConfig {
   [[nodiscard]] bool has_experts(uint32_t layer) const {
     return moe.experts != 0 && moe.layers[layer];
   }
+
+  [[nodiscard]] bool recurrent(uint32_t layer) const {
+    return kinds[layer] == LayerKind::kDeltaNet;
+  }
+  /// Of layers [first, last): how many are delta nets.
+  [[nodiscard]] uint32_t recurrent_layers(uint32_t first, uint32_t last) const;
 };
 
 /// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not

@@ -32,6 +32,8 @@ Result<double> read_number(const nlohmann::json& object, std::string_view key, d
 /// Which layers have a sliding window, and which rotation: `window` and `layer_rope` of `config`,
 /// whose sizes are known.
 Status read_layer_kinds(const nlohmann::json& object, ModelConfig& config);
+/// Which layers are gated delta nets, and their shape.
+Status read_hybrid(const nlohmann::json& object, ModelConfig& config);
 /// What embedding, scores, residual stream and logits are multiplied by. `dtype` is the
 /// checkpoint's: "bfloat16", …, or empty.
 Status read_multipliers(const nlohmann::json& object, std::string_view dtype, ModelConfig& config);

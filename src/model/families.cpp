@@ -67,6 +67,48 @@ constexpr Family kGpt2{
     .defaults = {.norm_eps = 1e-5},
 };
 
+constexpr TensorNames kQwen35Names{.wrapped_prefixes = {"model.language_model.", ""},
+                                   .mixed = "linear_attn.in_proj_qkv",
+                                   .delta_gate = "linear_attn.in_proj_z",
+                                   .rate = "linear_attn.in_proj_b",
+                                   .decay = "linear_attn.in_proj_a",
+                                   .convolution = "linear_attn.conv1d",
+                                   .log_decay = "linear_attn.A_log",
+                                   .decay_bias = "linear_attn.dt_bias",
+                                   .delta_norm = "linear_attn.norm",
+                                   .delta_output = "linear_attn.out_proj"};
+
+constexpr std::array<std::string_view, 1> kQwen35Keys = {"partial_rotary_factor"};
+
+constexpr ExpertRules kQwen35Experts{.shared_width = "shared_expert_intermediate_size"};
+
+// Qwen3.5, 3.6 and 3.8: as a model of its own, and as the text model of one that also sees.
+constexpr Family qwen35(std::string_view architecture, std::string_view text_config,
+                        const ExpertRules* experts) {
+  return {
+      .architecture = architecture,
+      .keys = {},
+      .names = kQwen35Names,
+      .qk_norm = QueryKeyNorm::kHead,
+      .defaults = {.layers = experts == nullptr ? 32U : 40U,
+                   .hidden_size = experts == nullptr ? 4096U : 2048U,
+                   .intermediate_size = 12288,
+                   .heads = 16,
+                   .kv_heads = experts == nullptr ? 4U : 2U,
+                   .head_dim = 256,
+                   .vocab = 248320,
+                   .context = 32768},
+      .own_keys = kQwen35Keys,
+      .text_config = text_config,
+      .norm_plus_one = true,
+      .partial_rotary = true,
+      .experts = experts,
+      .hybrid = true,
+      .left_out = text_config.empty() ? "" : "model.visual.",
+      .drafting = "mtp.",
+  };
+}
+
 constexpr ExpertRules kQwen3Experts{.normalize = ExpertRules::Normalize::kConfig,
                                     .sparse_step = true};
 
@@ -267,6 +309,10 @@ constexpr std::array kFamilies = {
     kQwen3Moe,
     kMixtral,
     kGptOss,
+    qwen35("Qwen3_5ForCausalLM", "", nullptr),
+    qwen35("Qwen3_5ForConditionalGeneration", "text_config", nullptr),
+    qwen35("Qwen3_5MoeForCausalLM", "", &kQwen35Experts),
+    qwen35("Qwen3_5MoeForConditionalGeneration", "text_config", &kQwen35Experts),
 };
 
 }  // namespace

@@ -63,6 +63,16 @@ struct TensorNames {
   std::string_view gate = "mlp.gate_proj";
   std::string_view up = "mlp.up_proj";
   std::string_view down = "mlp.down_proj";
+  // Of layers that are gated delta nets.
+  std::string_view mixed = {};  ///< queries, keys and values in one matrix
+  std::string_view delta_gate = {};
+  std::string_view rate = {};
+  std::string_view decay = {};
+  std::string_view convolution = {};
+  std::string_view log_decay = {};   ///< as it is, no ".weight"
+  std::string_view decay_bias = {};  ///< likewise
+  std::string_view delta_norm = {};
+  std::string_view delta_output = {};
   std::string_view gate_up = {};         ///< one matrix for both instead, the gate first
   std::string_view attention_post = {};  ///< norm of what the attention half adds
   std::string_view mlp_post = {};        ///< norm of what the MLP half adds
@@ -140,6 +150,12 @@ struct Family {
   bool yarn_by_default = false;          ///< gpt-oss: rope is scaled unless the config says how
   bool biased_by_default = false;        ///< attention_bias where the config does not say
   std::string_view sinks = {};  ///< tensor of a logit a head, after the layer's name; empty: none
+  /// Gated delta nets, every full_attention_interval-th layer attention with a gate.
+  bool hybrid = false;
+  /// Tensors beside the model's own, by prefix, that are known: those that are left out, and those
+  /// of layers that predict further tokens, kept for drafting.
+  std::string_view left_out = {};
+  std::string_view drafting = {};
 };
 
 /// The table.

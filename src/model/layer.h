@@ -29,12 +29,18 @@ struct MatrixName {
   [[nodiscard]] std::string weight() const { return bare ? tensor : tensor + ".weight"; }
 };
 
-/// The tensors of one layer by role. Roles that a family lacks have an empty tensor name.
+/// The tensors of one layer by role. Roles that a family or kind of layer lacks have an empty
+/// tensor name.
 struct LayerNames {
+  LayerKind kind = LayerKind::kAttention;
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
   std::string attention_post, mlp_post;                        ///< likewise
   std::string sinks;                                           ///< the whole name
+  // Delta nets. `output` is theirs too.
+  MatrixName mixed, delta_gate, rate, decay;
+  std::string convolution, delta_norm;  ///< without ".weight"
+  std::string log_decay, decay_bias;    ///< whole names
 };
 /// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
 /// 6 for the ends, which are read for every token and suffer most from fewer.
@@ -64,6 +70,10 @@ struct Layer {
   LayerRope rope = LayerRope::kGlobal;
   std::optional<kernels::Vector> sinks;
   ExpertBlock moe;
+  LayerKind kind = LayerKind::kAttention;
+  kernels::Product mixed, delta_gate, rate, decay;
+  kernels::Norm delta_norm;
+  kernels::DeltaStep delta;  ///< but for the layer's place in the state
 };
 
 /// The buffers that all layers of a stage share.
@@ -76,6 +86,13 @@ struct LayerBuffers {
   kernels::Activations inner;     ///< [tokens, intermediate_size]
   kernels::Heads heads;
   kernels::Floats router, router_rest;  ///< [tokens, experts (+ 1)]
+  // Delta nets.
+  kernels::Floats mixed;          ///< [tokens, delta.columns()]
+  kernels::Floats delta_gate;     ///< [tokens, delta.values()]
+  kernels::Floats delta_out;      ///< likewise
+  kernels::Floats rate;           ///< [tokens, value_heads]
+  kernels::Floats decay;          ///< likewise
+  kernels::Activations recalled;  ///< [tokens, delta.values()]
 };
 LayerBuffers make_buffers(const ModelConfig& config, kernels::Backend& backend);
 
@@ -137,6 +154,10 @@ class WeightLoader {
                              NormKind kind);
   /// A whole one- or two-dimensional tensor as binary32.
   Result<std::vector<float>> floats(const std::string& tensor, uint64_t first, uint64_t count);
+  /// Gives values that floats() read, or made from them, to the backend.
+  kernels::Vector vector(std::vector<float> values) {
+    return backend_.add_vector(std::move(values));
+  }
   /// Bytes of weights, norms and biases given to the backend so far.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
@@ -186,13 +207,14 @@ struct LayerRotation {
 /// Where a pass stands: what a layer's steps need beside its weights.
 struct PassState {
   kernels::KvCache* cache = nullptr;
-  uint32_t cache_layer = 0;
+  uint32_t cache_layer = 0;  ///< index within `cache`, or within `recurrent`
   uint32_t position = 0;
   LayerRotation rotations[3];  ///< by LayerRope
   /// Positions below ModelConfig::far_from(): how later ones see their keys, and the layer of the
   /// cache that holds them so.
   kernels::Rotary far;
   uint32_t far_cache_layer = 0;
+  kernels::RecurrentState* recurrent = nullptr;
 };
 
 /// Adds one layer to buffers.hidden: attention half, then MLP half.

@@ -99,7 +99,8 @@ Status read_longrope(const json& scaling, size_t pairs, RopeConfig& rope) {
 // The channels of a head that `scaling` or the config itself says are rotated.
 Status read_channels(const json& scaling, const json& object, const ModelConfig& config,
                      RopeConfig& rope) {
-  TANDEM_ASSIGN(const double outer, number(object, "partial_rotary_factor", 0, 1, 1.0));
+  TANDEM_ASSIGN(const double outer,
+                number(object, "partial_rotary_factor", 0, 1, config.family->hybrid ? 0.25 : 1.0));
   TANDEM_ASSIGN(const double partial, number(scaling, "partial_rotary_factor", 0, 1, outer));
   rope.channels = static_cast<uint32_t>(config.head_dim * partial);
   if (partial == 1.0) return {};
@@ -122,7 +123,8 @@ Status read_one(const json& scaling, const json& object, double theta, ModelConf
   TANDEM_ASSIGN(rope.scaling, scaling_type(scaling));
   const uint32_t pairs = rope.channels / 2;
   // Phi-3's first configs say "yarn" where they mean its short and long factors.
-  if (rope.scaling == RopeScaling::kYarn && config.family->partial_rotary) {
+  if (rope.scaling == RopeScaling::kYarn && config.family->partial_rotary &&
+      !config.family->hybrid) {
     rope.scaling = RopeScaling::kLongRope;
   }
   if (rope.scaling == RopeScaling::kNone) return {};

@@ -8,36 +8,11 @@
 #include "kernels/profile.h"
 #include "model/experts.h"
 #include "model/layer.h"
+#include "model/local_sequence.h"
 #include "model/rope_config.h"
 
 namespace tandem::model {
 namespace {
-
-class LocalSequence final : public Sequence {
- public:
-  LocalSequence(const Stage* owner, std::unique_ptr<kernels::KvCache> cache)
-      : owner_(owner), cache_(std::move(cache)) {}
-
-  [[nodiscard]] uint32_t length() const override { return length_; }
-  [[nodiscard]] uint64_t bytes() const override { return cache_->bytes(); }
-  [[nodiscard]] Status rollback(uint32_t length) override {
-    if (length > length_) {
-      return invalid("can't roll back to position " + std::to_string(length) +
-                     ": the cache holds " + std::to_string(length_));
-    }
-    length_ = length;
-    return {};
-  }
-
-  [[nodiscard]] const Stage* owner() const { return owner_; }
-  [[nodiscard]] kernels::KvCache& cache() { return *cache_; }
-  void append(uint32_t tokens) { length_ += tokens; }
-
- private:
-  const Stage* owner_;
-  std::unique_ptr<kernels::KvCache> cache_;
-  uint32_t length_ = 0;
-};
 
 class LocalStage final : public Stage {
  public:
@@ -82,7 +57,11 @@ class LocalStage final : public Stage {
 
   void label_parts(kernels::ProfiledBackend& backend) const {
     for (const Layer& layer : layers_) {
-      backend.label(layer.query.matrix, "q, k, v");
+      if (layer.kind == LayerKind::kDeltaNet) {
+        backend.label(layer.mixed.matrix, "delta in");
+      } else {
+        backend.label(layer.query.matrix, "q, k, v");
+      }
       backend.label(layer.output.matrix, "o");
       if (!layer.moe.experts.empty()) {
         backend.label(layer.moe.router.matrix, "router");
@@ -95,9 +74,14 @@ class LocalStage final : public Stage {
   }
 
   [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
-    return std::make_unique<LocalSequence>(
-        this, backend_->new_cache(static_cast<uint32_t>(layers_.size()) * cached_ways(config_),
-                                  config_.kv_heads, config_.head_dim));
+    const uint32_t recurrent = config_.recurrent_layers(options_.first_layer, options_.last_layer);
+    const uint32_t attention = static_cast<uint32_t>(layers_.size()) - recurrent;
+    const uint32_t kept = attention * cached_ways(config_);
+    auto cache = backend_->new_cache(kept, config_.kv_heads, config_.head_dim);
+    std::unique_ptr<kernels::RecurrentState> state;
+    if (recurrent != 0) state = backend_->new_recurrent(recurrent, config_.delta);
+    return std::make_unique<LocalSequence>(this, std::move(cache), kept, std::move(state),
+                                           checkpoint_limit(config_));
   }
 
   [[nodiscard]] Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) override {
@@ -110,29 +94,34 @@ class LocalStage final : public Stage {
     if (tokens == 0) return {};
     const uint32_t far = config_.far_from();
     if (position < far && position + tokens > far) return run_both(*own, far - position, hidden);
-    TANDEM_TRY(own->cache().reserve(position + tokens));
+    TANDEM_TRY(own->reserve(position + tokens));
     TANDEM_TRY(backend_->begin(tokens));
     PassState state;
     set_rotations(position, tokens, state);
     backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
     state.cache = &own->cache();
+    state.recurrent = own->recurrent();
     state.position = position;
+    uint32_t of_kind[2] = {};
+    const auto attention = static_cast<uint32_t>(layers_.size()) -
+                           config_.recurrent_layers(options_.first_layer, options_.last_layer);
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (i != 0) backend_->round_hidden(buffers_.hidden);
-      state.far_cache_layer = static_cast<uint32_t>(layers_.size() + i);
-      state.cache_layer =
-          far != 0 && position >= far ? state.far_cache_layer : static_cast<uint32_t>(i);
+      const uint32_t own_layer = of_kind[layers_[i].kind == LayerKind::kDeltaNet ? 1 : 0]++;
+      state.far_cache_layer = attention + own_layer;
+      state.cache_layer = far != 0 && position >= far ? state.far_cache_layer : own_layer;
       run_layer(config_, layers_[i], buffers_, state, *backend_);
     }
     // An own copy: a failed pass leaves the caller's hidden states and the sequence as they were.
     output_.resize(tokens, hidden.width);
     backend_->store_hidden(buffers_.hidden, output_.values, output_.exponents);
-    if (Status status = backend_->finish(); !status.ok()) {
+    const Status status = backend_->finish();
+    own->append(tokens, status.ok());
+    if (!status.ok()) {
       return status.error().in("layers " + std::to_string(options_.first_layer) + "-" +
                                std::to_string(options_.last_layer - 1));
     }
     std::swap(hidden, output_);
-    own->append(tokens);
     return {};
   }
 

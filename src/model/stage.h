@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "model/config.h"
 #include "model/hidden.h"
+#include "model/state.h"
 #include "weights/source.h"
 
 namespace tandem::kernels {
@@ -64,23 +65,6 @@ Result<Isa> parse_isa(std::string_view text);
 /// Returns false to stop, which makes the load fail with kCancelled.
 using LoadProgress = std::function<bool(uint64_t done, uint64_t total)>;
 
-/// The state of one conversation in one stage: the KV cache of its layers. Made by a Stage and
-/// usable with that stage only. Not thread-safe.
-class Sequence {
- public:
-  Sequence() = default;
-  Sequence(const Sequence&) = delete;
-  Sequence& operator=(const Sequence&) = delete;
-  virtual ~Sequence() = default;
-
-  /// Number of positions held.
-  [[nodiscard]] virtual uint32_t length() const = 0;
-  /// Bytes of memory held by the KV cache now (it grows in blocks of positions).
-  [[nodiscard]] virtual uint64_t bytes() const = 0;
-  /// Forgets every position from `length` on. Fails if more than length() is asked to be kept.
-  [[nodiscard]] virtual Status rollback(uint32_t length) = 0;
-};
-
 class Stage {
  public:
   Stage() = default;
@@ -98,7 +82,9 @@ class Stage {
   /// Runs the layers over hidden.tokens() tokens, which are at positions `position`,
   /// `position` + 1, …; replaces `hidden` by the result and appends to the sequence's cache.
   /// `position` must equal sequence.length(), and the end must not pass the model's context.
-  /// One call at a time for a stage. Errors leave the sequence's length as it was.
+  /// One call at a time for a stage. Errors leave the sequence's length as it was; but where layers
+  /// are recurrent and the pass was wider than kernels::kRollbackWindow, an activation that is not
+  /// finite leaves nothing, and the length is 0.
   [[nodiscard]] virtual Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) = 0;
 
   [[nodiscard]] virtual const StageOptions& options() const = 0;
@@ -112,6 +98,14 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer);
 
+/// Bytes of recurrent state that a conversation has in these layers, whatever its length; 0 if they
+/// are all attention.
+uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer);
+
+/// What a conversation of `context` positions may come to need in these layers: KV cache, recurrent
+/// state, checkpoints.
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context);
 /// Bytes of these layers' weights that a pass of one token reads: of experts only the chosen ones.
 uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
                     uint32_t last_layer);

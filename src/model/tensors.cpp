@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/recurrent_state.h"
 #include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
@@ -52,17 +53,28 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
       if (!name.empty()) add_norm(tensors, name, config.norm, config.hidden_size);
     };
     norm(names.attention_norm);
-    if (names.query.tensor == names.key.tensor) {
-      matrix(names.query,
-             uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
+    if (names.kind == LayerKind::kDeltaNet) {
+      const kernels::DeltaShape& shape = config.delta;
+      for (const MatrixName* name : {&names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
+        matrix(*name, name->part.rows);
+      }
+      add(tensors, names.convolution + ".weight", {shape.columns(), 1, shape.kernel});
+      add(tensors, names.log_decay, {shape.value_heads});
+      add(tensors, names.decay_bias, {shape.value_heads});
+      add_norm(tensors, names.delta_norm, NormKind::kRms, shape.value_dim);
     } else {
-      matrix(names.query, names.query.part.rows);
-      matrix(names.key, names.key.part.rows);
-      matrix(names.value, names.value.part.rows);
-    }
-    if (config.qk_norm != QueryKeyNorm::kNone) {
-      add_norm(tensors, names.query_norm, NormKind::kRms, config.query_norm_size());
-      add_norm(tensors, names.key_norm, NormKind::kRms, config.key_norm_size());
+      if (names.query.tensor == names.key.tensor) {
+        matrix(names.query,
+               uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
+      } else {
+        matrix(names.query, names.query.part.rows);
+        matrix(names.key, names.key.part.rows);
+        matrix(names.value, names.value.part.rows);
+      }
+      if (config.qk_norm != QueryKeyNorm::kNone) {
+        add_norm(tensors, names.query_norm, NormKind::kRms, config.query_norm_size());
+        add_norm(tensors, names.key_norm, NormKind::kRms, config.key_norm_size());
+      }
     }
     matrix(names.output, names.output.part.rows);
     if (!names.sinks.empty()) add(tensors, names.sinks, {config.heads});
@@ -111,8 +123,9 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
       names.gate = names.up = names.down = {};
       bytes += expert_bytes(config, index, options.weights);
     }
-    for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
-                                   &names.gate, &names.up, &names.down}) {
+    for (const MatrixName* name :
+         {&names.query, &names.key, &names.value, &names.output, &names.gate, &names.up,
+          &names.down, &names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
       if (name->tensor.empty()) continue;
       bytes += kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
                                                 name->part.columns);
@@ -122,6 +135,13 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
     for (const std::string* name :
          {&names.attention_norm, &names.attention_post, &names.mlp_norm, &names.mlp_post}) {
       if (!name->empty()) bytes += norm_bytes(config.norm, config.hidden_size);
+    }
+    if (names.kind == LayerKind::kDeltaNet) {
+      const kernels::DeltaShape& shape = config.delta;
+      bytes +=
+          (uint64_t{shape.columns()} * shape.kernel + 2 * shape.value_heads + shape.value_dim) *
+          sizeof(float);
+      continue;
     }
     if (config.qk_norm != QueryKeyNorm::kNone) {
       bytes +=
@@ -149,9 +169,24 @@ uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t firs
 
 uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
                                uint32_t last_layer) {
-  return uint64_t{last_layer - first_layer} * cached_ways(config) *
+  const uint32_t recurrent = config.recurrent_layers(first_layer, last_layer);
+  return uint64_t{last_layer - first_layer - recurrent} * cached_ways(config) *
          (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
           kernels::cpu::kChunk);
+}
+
+uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer) {
+  return kernels::cpu::CpuRecurrentState::bytes_for(
+      config.recurrent_layers(first_layer, last_layer), config.delta);
+}
+
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context) {
+  const uint64_t positions = kv_bytes_per_position(config, first_layer, last_layer) * context;
+  const uint64_t checkpoints = checkpoint_bytes(config, first_layer, last_layer);
+  if (checkpoints == 0) return positions;
+  return positions + recurrent_bytes(config, first_layer, last_layer) +
+         checkpoint_limit(config) * checkpoints;
 }
 
 uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {

@@ -55,7 +55,12 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
 
 std::vector<MatrixName> layer_matrices(const ModelConfig& config, uint32_t layer) {
   LayerNames names = layer_names(config, layer);
-  std::vector<MatrixName> matrices{names.query, names.key, names.value, names.output};
+  std::vector<MatrixName> matrices;
+  if (names.kind == LayerKind::kDeltaNet) {
+    matrices = {names.mixed, names.delta_gate, names.rate, names.decay, names.output};
+  } else {
+    matrices = {names.query, names.key, names.value, names.output};
+  }
   if (config.has_experts(layer)) return matrices;  // experts are entries of their own
   if (config.gated()) matrices.push_back(names.gate);
   matrices.push_back(names.up);

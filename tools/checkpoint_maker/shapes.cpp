@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "checkpoint_maker/hybrid.h"
+
 namespace tandem::tools {
 
 namespace {
@@ -125,6 +127,12 @@ std::vector<Shape> make_shapes() {
   all.push_back(qwen3_moe());
   all.push_back(qwen("qwen2.5-0.5b", Family::kQwen2, 24, 896, 14, 2, 64, 4864, true));
   all.push_back(qwen("qwen2.5-1.5b", Family::kQwen2, 28, 1536, 12, 2, 128, 8960, true));
+  Shape hybrid = qwen("qwen3.5-0.8b", Family::kHybrid, 24, 1024, 8, 2, 256, 3584, true);
+  hybrid.vocab = 248320;
+  hybrid.context = 262144;
+  hybrid.rope_theta = 10000000.0;
+  hybrid.delta = {.key_heads = 16, .value_heads = 16};
+  all.push_back(hybrid);
   all.push_back(llama3("llama-3.2-1b", 16, 2048, 32, 64, 8192, true, 32));
   all.push_back(llama3("llama-3.2-3b", 28, 3072, 24, 128, 8192, true, 32));
   all.push_back(llama3("llama-3.1-8b", 32, 4096, 32, 128, 14336, false, 8));
@@ -172,6 +180,10 @@ std::vector<Shape> make_shapes() {
   Shape gpt2 = tiny("tiny-gpt2", Family::kGpt2, 2, 6, 6, 16, true);
   gpt2.context = 256;
   all.push_back(gpt2);
+  hybrid = tiny("tiny-qwen3.5", Family::kHybrid, 5, 4, 2, 16, true);
+  hybrid.delta = {.key_heads = 2, .value_heads = 6, .key_dim = 16, .value_dim = 32, .kernel = 4};
+  hybrid.wrapped = true;
+  all.push_back(hybrid);
   return all;
 }
 
@@ -270,6 +282,7 @@ const Shape* find_shape(std::string_view name) {
 
 ordered_json config_json(const Shape& shape) {
   if (shape.family == Family::kGpt2) return gpt2_config(shape);
+  if (shape.family == Family::kHybrid) return hybrid_config(shape);
   const bool qwen2 = shape.family == Family::kQwen2;
   const bool moe = shape.family == Family::kQwen3Moe;
   const bool qwen3 = shape.family == Family::kQwen3 || moe;
@@ -346,6 +359,7 @@ std::vector<MadeTensor> tensors(const Shape& shape) {
   // Two sums into the residual a layer: this factor keeps their total near 1 (as in GPT-2's paper).
   const double residual = 1 / std::sqrt(2.0 * static_cast<double>(shape.layers));
   if (shape.family == Family::kGpt2) return gpt2_tensors(shape, residual);
+  if (shape.family == Family::kHybrid) return hybrid_tensors(shape);
   Builder builder;
   const uint64_t hidden = shape.hidden;
   const uint64_t query = shape.heads * shape.head_dim;

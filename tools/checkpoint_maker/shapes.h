@@ -13,7 +13,16 @@
 
 namespace tandem::tools {
 
-enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen3Moe };
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen3Moe, kHybrid };
+
+/// Gated delta nets of a hybrid.
+struct DeltaNet {
+  uint64_t key_heads = 0;
+  uint64_t value_heads = 0;
+  uint64_t key_dim = 128;
+  uint64_t value_dim = 128;
+  uint64_t kernel = 4;
+};
 
 /// One model, with the values of its published config.json.
 struct Shape {
@@ -42,6 +51,8 @@ struct Shape {
   uint64_t chosen = 0;   ///< by a token
   uint64_t width = 0;    ///< intermediate size of an expert
   uint64_t sparse_step = 1;
+  DeltaNet delta = {};   ///< of hybrids
+  bool wrapped = false;  ///< hybrids: within a model that also sees
 };
 
 /// All shapes, in the order of their families.

@@ -83,6 +83,10 @@ const CpuKernels* avx2_kernels() {
       avx2::attention,
       avx2::clamped_swiglu,
       avx2::weighted_sum,
+      avx2::delta,
+      avx2::convolve,
+      avx2::unit_vector,
+      avx2::gate,
   };
   return &kernels;
 }

@@ -35,6 +35,10 @@ const CpuKernels* avx512_kernels() {
       avx512::attention,
       avx512::clamped_swiglu,
       avx512::weighted_sum,
+      avx512::delta,
+      avx512::convolve,
+      avx512::unit_vector,
+      avx512::gate,
   };
   return &kernels;
 }

@@ -46,6 +46,11 @@ bool layer_norm(const float* x, const float* weight, const float* bias,
 void add(float* x, const float* y, size_t n);
 void gated_silu(const float* gate, const float* up, size_t n, float* out);
 void gelu(const float* x, size_t n, float* out);
+void delta(const DeltaTask& task);
+void convolve(const float* rows, size_t stride, const float* weights, uint32_t kernel, size_t n,
+              float* out);
+bool unit_vector(const float* x, size_t n, int16_t* scratch, float* y);
+void gate(const float* gate, size_t n, float* x);
 void clamped_swiglu(const float* gate, const float* up, size_t n, float alpha, float limit,
                     float* out);
 void weighted_sum(const float* const* rows, const float* weights, size_t count, size_t n,

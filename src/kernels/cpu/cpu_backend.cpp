@@ -14,6 +14,7 @@ struct Scratch {
   std::vector<int16_t> values;
   std::vector<uint16_t> halves;
   std::vector<int32_t> integers;
+  std::vector<arithmetic::Rotation> rotations;
   AttentionScratch attention;
   void grow(size_t n) {
     if (floats.size() < n) {
@@ -331,10 +332,11 @@ bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, const
 void CpuBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
   FloatRows& rows = floats_[in.id];
   HeadRows& result = heads_[out.id];
+  const size_t stride = rows.columns / result.heads;
   each_token(rows.columns, [&](uint32_t t) {
     for (uint32_t h = 0; h < result.heads; ++h) {
       const size_t slot = size_t{t} * result.heads + h;
-      if (!head(rows.row(t) + size_t{h} * result.head_dim, result.head_dim, norm, rotary, t,
+      if (!head(rows.row(t) + h * stride, result.head_dim, norm, rotary, t,
                 result.values.data() + slot * result.padded_dim, &result.exponents[slot])) {
         fail();
       }
@@ -434,6 +436,13 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
     });
   }
   each_token(result.columns, [&](uint32_t t) {
+    if (step.gated) {
+      const float* gate = floats_[step.gate.id].row(t);
+      for (uint32_t h = 0; h < q.heads; ++h) {
+        kernels_.gate(gate + (2 * size_t{h} + 1) * q.head_dim, q.head_dim,
+                      head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim);
+      }
+    }
     quantize_row(head_outputs_.data() + size_t{t} * result.columns, result, t);
   });
 }

@@ -17,6 +17,8 @@
 
 namespace tandem::kernels::cpu {
 
+class CpuRecurrentState;
+
 // Fewer elements than this are done before another thread has woken up.
 inline constexpr uint32_t kElementsWorthForking = 16384;
 
@@ -36,6 +38,8 @@ class CpuBackend final : public Backend {
   Heads add_heads(uint32_t heads, uint32_t head_dim) override;
   [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
                                                    uint32_t head_dim) override;
+  [[nodiscard]] std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
+                                                              const DeltaShape& shape) override;
 
   [[nodiscard]] Status begin(uint32_t tokens) override;
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
@@ -57,6 +61,8 @@ class CpuBackend final : public Backend {
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
+  void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) override;
+  void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) override;
   void experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override;
@@ -84,6 +90,11 @@ class CpuBackend final : public Backend {
                                          const int16_t* values, int32_t exponent);
   void store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
                    uint32_t layer, uint32_t position, StoreHead store);
+  // Some tokens of a delta_net step, at most kRollbackWindow.
+  void delta_group(const DeltaStep& step, CpuRecurrentState& state, uint32_t first, uint32_t count,
+                   Floats out);
+  // A token's decays and rates; false if they are not finite.
+  bool gates(const DeltaStep& step, uint32_t token, float* out);
   bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
   // out row `token` = quantize(x).
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);

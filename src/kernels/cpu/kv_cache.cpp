@@ -1,5 +1,7 @@
 #include "kernels/cpu/kv_cache.h"
 
+#include <algorithm>
+
 namespace tandem::kernels::cpu {
 namespace {
 
@@ -57,7 +59,8 @@ Status CpuKvCache::reserve(uint32_t positions) {
 
 CacheView CpuKvCache::view(uint32_t layer, uint32_t kv_head) const {
   const Head& head = heads_[index(layer, kv_head)];
-  return {head_dim_, padded_dim_, 16, head.keys, head.values, head.key_exponents, head.value_exponents};
+  return {head_dim_,          padded_dim_,         16, head.keys, head.values,
+          head.key_exponents, head.value_exponents};
 }
 
 void CpuKvCache::store_key(uint32_t layer, uint32_t kv_head, uint32_t position,
@@ -83,6 +86,51 @@ void CpuKvCache::store_value(uint32_t layer, uint32_t kv_head, uint32_t position
   for (uint32_t c = 0; c < head_dim_; ++c) block[value_offset(lane, c, padded_dim_)] = values[c];
   const_cast<int16_t*>(head.value_exponents[position / kChunk])[slot] =
       static_cast<int16_t>(exponent);
+}
+
+void CpuKvCache::export_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                  std::span<int16_t> out) const {
+  int16_t* to = out.data();
+  for (uint32_t position = first; position < first + count; ++position) {
+    const uint32_t slot = position % kChunk;
+    const uint32_t lane = slot % arithmetic::kBlock;
+    const size_t block = size_t{slot / arithmetic::kBlock} * arithmetic::kBlock * padded_dim_;
+    for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+      const Head& head = heads_[index(layer, kv_head)];
+      const uint32_t chunk = position / kChunk;
+      *to++ = head.key_exponents[chunk][slot];
+      *to++ = head.value_exponents[chunk][slot];
+      for (uint32_t c = 0; c < head_dim_; ++c)
+        *to++ = head.keys[chunk][block + key_offset(lane, c)];
+      for (uint32_t c = 0; c < head_dim_; ++c) {
+        *to++ = head.values[chunk][block + value_offset(lane, c, padded_dim_)];
+      }
+    }
+  }
+}
+
+Status CpuKvCache::import_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                    std::span<const int16_t> in) {
+  if (in.size() != size_t{count} * position_values()) {
+    return invalid("keys and values of another shape");
+  }
+  // Rotating a key brings its exponent down by 15, and its integers up again by less than that.
+  constexpr int kLeast = arithmetic::kMinExponent - 14;
+  const int16_t* from = in.data();
+  for (uint32_t position = first; position < first + count; ++position) {
+    for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head, from += 2 * (1 + head_dim_)) {
+      const auto usable = [](int16_t x) {
+        return x >= -arithmetic::kMaxActivation && x <= arithmetic::kMaxActivation;
+      };
+      if (from[0] < kLeast - 15 || from[0] > 116 || from[1] < kLeast || from[1] > 114 ||
+          !std::all_of(from + 2, from + 2 + 2 * size_t{head_dim_}, usable)) {
+        return invalid("a key or value out of its range");
+      }
+      store_key(layer, kv_head, position, from + 2, from[0]);
+      store_value(layer, kv_head, position, from + 2 + head_dim_, from[1]);
+    }
+  }
+  return {};
 }
 
 }  // namespace tandem::kernels::cpu

@@ -19,6 +19,14 @@ class CpuKvCache final : public KvCache {
   [[nodiscard]] Status reserve(uint32_t positions) override;
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
 
+  [[nodiscard]] uint32_t position_values() const override {
+    return kv_heads_ * 2 * (1 + head_dim_);
+  }
+  void export_positions(uint32_t layer, uint32_t first, uint32_t count,
+                        std::span<int16_t> out) const override;
+  [[nodiscard]] Status import_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                        std::span<const int16_t> in) override;
+
   [[nodiscard]] uint32_t kv_heads() const { return kv_heads_; }
   /// What attention reads; valid until the next reserve().
   [[nodiscard]] CacheView view(uint32_t layer, uint32_t kv_head) const;

@@ -113,7 +113,8 @@ void WeightMover::Work::run() {
 WeightMover::WeightMover(std::span<const PackedMatrix> matrices) {
   auto work = std::make_unique<Work>();
   for (size_t i = matrices.size(); i-- > 0;) {
-    if (matrices[i].mapped && matrices[i].on_demand == nullptr) work->sources.push_back({i, matrices[i].share()});
+    if (matrices[i].mapped && matrices[i].on_demand == nullptr)
+      work->sources.push_back({i, matrices[i].share()});
   }
   if (work->sources.empty()) return;
   try {
