@@ -41,4 +41,17 @@ int quantize_integers(std::span<const int32_t> r, int exponent, std::span<int16_
   return exponent + static_cast<int>(shift);
 }
 
+int narrow(std::span<int16_t> values) {
+  int32_t most = 0;
+  int32_t least = 0;
+  for (const int16_t v : values) {
+    most = std::max<int32_t>(most, v);
+    least = std::min<int32_t>(least, v);
+  }
+  unsigned shift = 0;
+  while (shift_round(most, shift) > 127 || shift_round(least, shift) < -127) ++shift;
+  for (int16_t& v : values) v = static_cast<int16_t>(shift_round(v, shift));
+  return static_cast<int>(shift);
+}
+
 }  // namespace tandem::arithmetic

@@ -31,4 +31,8 @@ uint32_t max_magnitude(std::span<const float> x);
 /// Returns the new exponent, e + shift.
 int quantize_integers(std::span<const int32_t> r, int exponent, std::span<int16_t> values);
 
+/// Rounds 16-bit integers to 8 bits in place: v becomes shift_round(v, s), s the smallest shift
+/// that brings all of them within +-127, 0 to 8. Returns s: what the exponent rises by.
+int narrow(std::span<int16_t> values);
+
 }  // namespace tandem::arithmetic

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/packed.h"
+#include "kernels/recurrent.h"
 
 namespace tandem::kernels {
 
@@ -36,8 +37,21 @@ struct Heads {
   uint32_t id = 0;
 };  ///< 16-bit [tokens, heads, head_dim], an exponent a head
 
-/// Keys and values of a conversation's layers, 16-bit with an exponent a position and head.
+/// What a KV cache holds.
+struct CacheOptions {
+  uint32_t bits = 16;             ///< of a key's or value's channel: 16, or 8 (arithmetic::narrow)
+  std::vector<uint32_t> windows;  ///< positions each layer sees, 0: all; empty: all see all
+};
+
+/// Positions that layers with a window keep beyond what the window sees, for a rollback.
+inline constexpr uint32_t kWindowMargin = 1024;
+
+/// Keys and values of a conversation's layers, with an exponent a position and head.
 /// Owned by the caller, filled by the backend's steps. Not thread-safe.
+///
+/// A rollback is the caller's own business: what comes later overwrites. Layers that see all
+/// positions allow one to any length. Layers with a window hold only what the window sees from
+/// floor() on, so a rollback may go to floor() and above, or to 0 by clear().
 class KvCache {
  public:
   KvCache() = default;
@@ -47,8 +61,28 @@ class KvCache {
 
   /// Makes room for `positions` positions in all, in every layer. Error: kMemory.
   [[nodiscard]] virtual Status reserve(uint32_t positions) = 0;
+  /// Says that no pass will begin below `floor` again: layers with a window let go of what no such
+  /// pass sees. Call it before reserve(), which then finds that memory.
+  virtual void release(uint32_t floor) = 0;
+  /// The least length, other than 0, that everything needed is still there for.
+  [[nodiscard]] virtual uint32_t floor() const = 0;
+  /// Forgets everything, but keeps the memory.
+  virtual void clear() = 0;
+  /// The first position of a layer that passes from `length` on see.
+  [[nodiscard]] virtual uint32_t first_seen(uint32_t layer, uint32_t length) const = 0;
   /// Bytes held now.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
+
+  /// Values of one position of a layer as they are exported: for each kv head the exponents of key
+  /// and value, the key, the value.
+  [[nodiscard]] virtual uint32_t position_values() const = 0;
+  /// Positions [first, first + count) of a layer, which must be held.
+  virtual void export_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                std::span<int16_t> out) const = 0;
+  /// The way back, into positions that room was made for. Error: kInvalid if a number is none that
+  /// a key or value has.
+  [[nodiscard]] virtual Status import_positions(uint32_t layer, uint32_t first, uint32_t count,
+                                                std::span<const int16_t> in) = 0;
 };
 
 /// One product of a matmul step: out[t][r] = scaled(dot(matrix row r, in[t])) (+ bias[r]).
@@ -75,6 +109,22 @@ struct AttentionStep {
   float constant = 0;     ///< arithmetic::score_constant
   /// A logit for each query head that joins the softmax's denominator; none: no sinks.
   std::optional<Vector> sinks = std::nullopt;
+  /// If `gated`: `gate` is [tokens, heads, 2, head_dim], the second half of each head a gate that
+  /// the head's output is multiplied by, through the logistic function.
+  bool gated = false;
+  Floats gate;
+};
+
+/// A gated delta net between its projections.
+struct DeltaStep {
+  uint32_t layer = 0;  ///< index within the state
+  Floats mixed;        ///< [tokens, columns]: queries, keys, values; passed through state_value
+  Floats decay;        ///< [tokens, value_heads]: a
+  Floats rate;         ///< [tokens, value_heads]: b
+  Vector convolution;  ///< [kernel, columns], oldest position first
+  Vector constants;    ///< [value_heads]: arithmetic::decay_constant
+  Vector bias;         ///< [value_heads]: dt_bias
+  float scale = 0;     ///< of the output: 1 / sqrt(key_dim)
 };
 
 class Backend {
@@ -96,7 +146,14 @@ class Backend {
   virtual Activations add_activations(uint32_t columns) = 0;
   virtual Heads add_heads(uint32_t heads, uint32_t head_dim) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
-                                                           uint32_t head_dim) = 0;
+                                                           uint32_t head_dim,
+                                                           const CacheOptions& options) = 0;
+  [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
+                                                   uint32_t head_dim) {
+    return new_cache(layers, kv_heads, head_dim, {});
+  }
+  [[nodiscard]] virtual std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
+                                                                      const DeltaShape& shape) = 0;
 
   // A pass: begin, steps in order, finish.
   /// Starts a pass of `tokens` tokens; buffers grow to hold them. Error: kMemory.
@@ -106,7 +163,8 @@ class Backend {
                            Floats out) = 0;
   /// Rounds to the boundary format and back, in place: what happens between two layers.
   virtual void round_hidden(Floats hidden) = 0;
-  /// Cosines and sines of the pass's positions, [tokens][head_dim / 2], for queries() and keys().
+  /// Cosines and sines of the pass's positions, [tokens][rotated values / 2], for queries() and
+  /// keys().
   virtual void set_rotations(std::span<const arithmetic::Rotation> rotations) = 0;
   /// out = quantize(norm(in)).
   virtual void norm(Floats in, const Norm& norm, Activations out) = 0;
@@ -120,7 +178,9 @@ class Backend {
   virtual void gated_silu(Floats gate, Floats up, Activations out) = 0;
   /// out = quantize(gelu_tanh(in)).
   virtual void gelu(Floats in, Activations out) = 0;
-  /// Each head: norm if not null (over head_dim), quantize, rotate if `rotary`.
+  /// Each head: norm if not null (over head_dim), quantize, rotate if `rotary`. A head of `in` that
+  /// is twice as wide as one of `out` begins with the query. Rotations of fewer than head_dim
+  /// values rotate the first ones.
   virtual void queries(Floats in, const Norm* norm, bool rotary, Heads out) = 0;
   /// The same for keys, stored at positions `position` and on of the cache's layer.
   virtual void keys(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
@@ -130,6 +190,11 @@ class Backend {
   /// out[t] = quantize(all heads of attention(query t, positions seen by it)).
   virtual void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                          Activations out) = 0;
+  /// Convolution, unit vectors and the delta rule, token by token: state.layer goes on by the
+  /// pass's tokens; out [tokens, value_heads, value_dim].
+  virtual void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) = 0;
+  /// out = quantize(norm of each head of `in` * silu(gate)); the norm's weight is one head's.
+  virtual void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) = 0;
   /// Boundary format out; ends the use of `hidden` in this pass.
   virtual void store_hidden(Floats hidden, std::span<uint16_t> half,
                             std::span<int16_t> exponents) = 0;

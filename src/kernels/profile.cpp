@@ -62,9 +62,25 @@ Heads ProfiledBackend::add_heads(uint32_t heads, uint32_t head_dim) {
 }
 
 std::unique_ptr<KvCache> ProfiledBackend::new_cache(uint32_t layers, uint32_t kv_heads,
-                                                    uint32_t head_dim) {
-  kv_bytes_ = cpu::CpuKvCache::chunk_bytes(kv_heads, head_dim) / cpu::kChunk;
-  return inner_->new_cache(layers, kv_heads, head_dim);
+                                                    uint32_t head_dim,
+                                                    const CacheOptions& options) {
+  kv_bytes_ = cpu::CpuKvCache::chunk_bytes(kv_heads, head_dim, options.bits) / cpu::kChunk;
+  return inner_->new_cache(layers, kv_heads, head_dim, options);
+}
+
+std::unique_ptr<RecurrentState> ProfiledBackend::new_recurrent(uint32_t layers,
+                                                               const DeltaShape& shape) {
+  state_ = shape.state();
+  return inner_->new_recurrent(layers, shape);
+}
+
+void ProfiledBackend::delta_net(const DeltaStep& step, RecurrentState& state, Floats out) {
+  timed("delta rule", state_ * sizeof(float), 3 * state_ * tokens_,
+        [&] { inner_->delta_net(step, state, out); });
+}
+
+void ProfiledBackend::gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) {
+  timed("gated norm", 0, 0, [&] { inner_->gated_norm(in, norm, gate, out); });
 }
 
 Status ProfiledBackend::begin(uint32_t tokens) {

@@ -69,8 +69,12 @@ class ProfiledBackend final : public Backend {
     return inner_->add_activations(columns);
   }
   Heads add_heads(uint32_t heads, uint32_t head_dim) override;
+  using Backend::new_cache;
   [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
-                                                   uint32_t head_dim) override;
+                                                   uint32_t head_dim,
+                                                   const CacheOptions& options) override;
+  [[nodiscard]] std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
+                                                              const DeltaShape& shape) override;
   [[nodiscard]] Status begin(uint32_t tokens) override;
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
                    Floats out) override;
@@ -90,6 +94,8 @@ class ProfiledBackend final : public Backend {
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
+  void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) override;
+  void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override {
     inner_->read(in, first, count, out);
@@ -109,6 +115,7 @@ class ProfiledBackend final : public Backend {
   std::map<uint32_t, std::string> labels_;
   std::map<uint32_t, HeadShape> heads_;
   uint64_t kv_bytes_ = 0;  ///< of a position and layer
+  uint64_t state_ = 0;     ///< values of a delta net's state
   bool layers_ = false;    ///< it has attention, so its passes are counted
   uint32_t tokens_ = 0;
 };

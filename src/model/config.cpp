@@ -57,7 +57,6 @@ Status refuse_unknown_arithmetic(const json& object) {
   };
   static const std::vector<Neutral> kNeutral = {
       {"quantization_config", nullptr},
-      {"partial_rotary_factor", 1.0},
       {"attn_logit_softcapping", nullptr},
       {"final_logit_softcapping", nullptr},
       {"logit_scale", 1.0},
@@ -103,6 +102,20 @@ Result<const Family*> read_family(const json& object) {
   }
   return unsupported("config.json: architecture " + key_name(name.substr(0, 80)) +
                      " is not known; known are " + known);
+}
+
+// The part of a config that describes the text model: all of it, or an object within.
+Result<json> text_model(const json& whole, const Family& family) {
+  if (family.inner_config.empty() || !whole.contains(family.inner_config)) return whole;
+  json inner = whole[std::string(family.inner_config)];
+  if (!inner.is_object()) {
+    return invalid("config.json: " + key_name(family.inner_config) + " must be an object");
+  }
+  // Settings of the whole model that concern this part.
+  for (const char* key : {"tie_word_embeddings", "quantization_config"}) {
+    if (whole.contains(key) && !whole[key].is_null()) inner[key] = whole[key];
+  }
+  return inner;
 }
 
 Status read_activation(const json& object, const Family& family) {
@@ -231,18 +244,79 @@ Status read_windows(const json& object, ModelConfig& config) {
   return {};
 }
 
+// Layers, shapes and settings of gated delta nets.
+Status read_hybrid(const json& object, ModelConfig& config) {
+  config.kinds.assign(config.layers, LayerKind::kAttention);
+  if (!config.family->hybrid) return {};
+  config.gated_attention = config.unit_offset_norms = true;
+  TANDEM_ASSIGN(const bool gate, flag(object, "attn_output_gate", true));
+  if (!gate) return unsupported("config.json: 'attn_output_gate' is false; Tandem computes true");
+  const auto types = object.find("layer_types");
+  if (types != object.end() && !types->is_null()) {
+    if (!types->is_array() || types->size() != config.layers) {
+      return invalid("config.json: 'layer_types' must be a list of " +
+                     std::to_string(config.layers) + " layers' types");
+    }
+    for (uint32_t i = 0; i < config.layers; ++i) {
+      const json& type = (*types)[i];
+      if (type == "linear_attention") {
+        config.kinds[i] = LayerKind::kDeltaNet;
+      } else if (type != "full_attention") {
+        return unsupported("config.json: layer " + std::to_string(i) + " is of type " +
+                           type.dump().substr(0, 40));
+      }
+    }
+  } else {
+    TANDEM_ASSIGN(const uint32_t interval, count(object, "full_attention_interval", kMaxLayers, 4));
+    for (uint32_t i = 0; i < config.layers; ++i) {
+      if ((i + 1) % interval != 0) config.kinds[i] = LayerKind::kDeltaNet;
+    }
+  }
+  kernels::DeltaShape& delta = config.delta;
+  TANDEM_ASSIGN(delta.key_heads, count(object, "linear_num_key_heads", 4096, 16));
+  TANDEM_ASSIGN(delta.value_heads, count(object, "linear_num_value_heads", 4096, 32));
+  TANDEM_ASSIGN(delta.key_dim, count(object, "linear_key_head_dim", arithmetic::kMaxHeadDim, 128));
+  TANDEM_ASSIGN(delta.value_dim,
+                count(object, "linear_value_head_dim", arithmetic::kMaxHeadDim, 128));
+  TANDEM_ASSIGN(delta.kernel, count(object, "linear_conv_kernel_dim", 8, 4));
+  if (delta.value_heads % delta.key_heads != 0 || delta.key_dim % 16 != 0 ||
+      delta.value_dim % 16 != 0 || delta.kernel < 2) {
+    return unsupported("config.json: a gated delta net of " + std::to_string(delta.key_heads) +
+                       " key heads of " + std::to_string(delta.key_dim) + ", " +
+                       std::to_string(delta.value_heads) + " value heads of " +
+                       std::to_string(delta.value_dim) + " and a convolution over " +
+                       std::to_string(delta.kernel) +
+                       " positions; heads must share evenly, their sizes be multiples of 16, and "
+                       "the convolution see 2 to 8 positions");
+  }
+  if (delta.columns() > arithmetic::kMaxRow ||
+      2 * config.heads * config.head_dim > arithmetic::kMaxRow) {
+    return unsupported(
+        "config.json: projections of " +
+        std::to_string(std::max(delta.columns(), 2 * config.heads * config.head_dim)) +
+        " columns are wider than " + std::to_string(arithmetic::kMaxRow));
+  }
+  return {};
+}
+
 }  // namespace
+
+uint32_t ModelConfig::recurrent_layers(uint32_t first, uint32_t last) const {
+  return static_cast<uint32_t>(
+      std::count(kinds.begin() + first, kinds.begin() + last, LayerKind::kDeltaNet));
+}
 
 Result<ModelConfig> parse_config(std::string_view text) {
   if (text.size() > kMaxConfig) {
     return invalid("config.json: " + std::to_string(text.size()) + " bytes, at most " +
                    std::to_string(kMaxConfig) + " are read");
   }
-  const json object = json::parse(text, nullptr, false);
-  if (object.is_discarded()) return invalid("config.json: not valid JSON");
-  if (!object.is_object()) return invalid("config.json: not a JSON object");
+  const json whole = json::parse(text, nullptr, false);
+  if (whole.is_discarded()) return invalid("config.json: not valid JSON");
+  if (!whole.is_object()) return invalid("config.json: not a JSON object");
   ModelConfig config;
-  TANDEM_ASSIGN(config.family, read_family(object));
+  TANDEM_ASSIGN(config.family, read_family(whole));
+  TANDEM_ASSIGN(const json object, text_model(whole, *config.family));
   config.architecture = config.family->architecture;
   config.norm = config.family->norm;
   config.mlp = config.family->mlp;
@@ -255,6 +329,7 @@ Result<ModelConfig> parse_config(std::string_view text) {
   TANDEM_TRY(read_sizes(object, config));
   TANDEM_TRY(read_biases(object, config));
   TANDEM_TRY(read_windows(object, config));
+  TANDEM_TRY(read_hybrid(object, config));
   TANDEM_ASSIGN(config.tied_embeddings,
                 flag(object, "tie_word_embeddings", config.family->tied_by_default));
   if (config.rope.enabled) TANDEM_TRY(read_rope(object, config));
@@ -264,9 +339,14 @@ Result<ModelConfig> parse_config(std::string_view text) {
 
 void resolve_prefix(ModelConfig& config, const std::function<bool(std::string_view)>& has) {
   const TensorNames& names = config.family->names;
-  config.prefix = names.prefix;
   const std::string bare = std::string(names.embedding) + ".weight";
-  if (!has(config.prefix + bare) && has(bare)) config.prefix.clear();
+  config.prefix = names.prefix;
+  const std::string_view inner = config.family->inner_prefix;
+  if (!inner.empty() && has(std::string(inner) + bare)) {
+    config.prefix = inner;
+  } else if (!has(config.prefix + bare) && has(bare)) {
+    config.prefix.clear();
+  }
 }
 
 }  // namespace tandem::model

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kernels/recurrent.h"
 
 namespace tandem::model {
 
@@ -16,6 +17,11 @@ enum class NormKind : uint8_t { kRms, kLayer };
 enum class MlpKind : uint8_t {
   kGatedSilu,  ///< down(silu(gate x) * up x)
   kGelu,       ///< down(gelu_tanh(up x)), GPT-2's gelu_new
+};
+/// What a layer mixes positions with.
+enum class LayerKind : uint8_t {
+  kAttention,
+  kDeltaNet,  ///< gated delta net: a recurrent state instead of keys and values
 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
 
@@ -32,6 +38,7 @@ struct RopeConfig {
   double beta_slow = 1.0;         ///< yarn
   double attention_factor = 1.0;  ///< yarn: multiplies cosine and sine
   bool truncate = true;           ///< yarn: correction range rounded to whole dimensions
+  uint32_t dimensions = 0;        ///< of a head that are rotated, the first ones; 0: all
 };
 
 struct Family;  // families.h
@@ -60,8 +67,19 @@ struct ModelConfig {
   bool learned_positions = false;
   /// Sliding window of each layer in positions; 0 is full attention. One entry a layer.
   std::vector<uint32_t> window;
+  /// What each layer mixes positions with. One entry a layer.
+  std::vector<LayerKind> kinds;
+  kernels::DeltaShape delta;       ///< of layers that are delta nets
+  bool gated_attention = false;    ///< queries come with a gate of the head's output (Qwen3.5)
+  bool unit_offset_norms = false;  ///< norms multiply by 1 + weight
   /// What tensor names begin with: the family's prefix, or nothing (resolve_prefix).
   std::string prefix;
+
+  [[nodiscard]] bool recurrent(uint32_t layer) const {
+    return kinds[layer] == LayerKind::kDeltaNet;
+  }
+  /// Of layers [first, last): how many are delta nets.
+  [[nodiscard]] uint32_t recurrent_layers(uint32_t first, uint32_t last) const;
 };
 
 /// Reads a config.json (at most 1 MiB). Unknown architectures and values that Tandem does not

@@ -63,7 +63,35 @@ constexpr Family kGpt2{
     .tied_by_default = true,
 };
 
-constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2};
+constexpr TensorNames kQwen35Names{.mixed = "linear_attn.in_proj_qkv",
+                                   .delta_gate = "linear_attn.in_proj_z",
+                                   .rate = "linear_attn.in_proj_b",
+                                   .decay = "linear_attn.in_proj_a",
+                                   .convolution = "linear_attn.conv1d",
+                                   .log_decay = "linear_attn.A_log",
+                                   .decay_bias = "linear_attn.dt_bias",
+                                   .delta_norm = "linear_attn.norm",
+                                   .delta_output = "linear_attn.out_proj"};
+
+// Qwen3.5, 3.6 and 3.8: as a model of its own, and as the text model of one that also sees.
+constexpr Family kQwen35{.architecture = "Qwen3_5ForCausalLM",
+                         .keys = {},
+                         .names = kQwen35Names,
+                         .qk_norm = true,
+                         .hybrid = true,
+                         .drafting = "mtp."};
+
+constexpr Family kQwen35Vision{.architecture = "Qwen3_5ForConditionalGeneration",
+                               .keys = {},
+                               .names = kQwen35Names,
+                               .qk_norm = true,
+                               .hybrid = true,
+                               .inner_config = "text_config",
+                               .inner_prefix = "model.language_model.",
+                               .left_out = "model.visual.",
+                               .drafting = "mtp."};
+
+constexpr std::array kFamilies = {kLlama, kMistral, kQwen2, kQwen3, kGpt2, kQwen35, kQwen35Vision};
 
 }  // namespace
 

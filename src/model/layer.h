@@ -25,10 +25,16 @@ struct MatrixName {
   bool has_bias = false;
 };
 
-/// The tensors of one layer by role. Roles that a family lacks have an empty tensor name.
+/// The tensors of one layer by role. Roles that a family or kind of layer lacks have an empty
+/// tensor name.
 struct LayerNames {
+  LayerKind kind = LayerKind::kAttention;
   MatrixName query, key, value, output, gate, up, down;
   std::string attention_norm, mlp_norm, query_norm, key_norm;  ///< without ".weight"
+  // Delta nets. `output` is theirs too.
+  MatrixName mixed, delta_gate, rate, decay;
+  std::string convolution, delta_norm;  ///< without ".weight"
+  std::string log_decay, decay_bias;    ///< whole names
 };
 /// Formats of a layer's matrices, and of the embedding and the output head: 8 bits, or 4 bits with
 /// 6 for the ends, which are read for every token and suffer most from fewer.
@@ -42,6 +48,10 @@ struct Layer {
   kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
   kernels::Norm attention_norm, mlp_norm, query_norm, key_norm;
   uint32_t window = 0;
+  LayerKind kind = LayerKind::kAttention;
+  kernels::Product mixed, delta_gate, rate, decay;
+  kernels::Norm delta_norm;
+  kernels::DeltaStep delta;  ///< but for the layer's place in the state
 };
 
 /// The buffers that all layers of a stage share.
@@ -53,6 +63,13 @@ struct LayerBuffers {
   kernels::Activations attended;  ///< [tokens, heads * head_dim]
   kernels::Activations inner;     ///< [tokens, intermediate_size]
   kernels::Heads heads;
+  // Delta nets.
+  kernels::Floats mixed;          ///< [tokens, delta.columns()]
+  kernels::Floats delta_gate;     ///< [tokens, delta.values()]
+  kernels::Floats delta_out;      ///< likewise
+  kernels::Floats rate;           ///< [tokens, value_heads]
+  kernels::Floats decay;          ///< likewise
+  kernels::Activations recalled;  ///< [tokens, delta.values()]
 };
 LayerBuffers make_buffers(const ModelConfig& config, kernels::Backend& backend);
 
@@ -95,6 +112,10 @@ class WeightLoader {
                              NormKind kind);
   /// A whole one- or two-dimensional tensor as binary32.
   Result<std::vector<float>> floats(const std::string& tensor, uint64_t first, uint64_t count);
+  /// Gives values that floats() read, or made from them, to the backend.
+  kernels::Vector vector(std::vector<float> values) {
+    return backend_.add_vector(std::move(values));
+  }
   /// Bytes of weights, norms and biases given to the backend so far.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
@@ -127,9 +148,10 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerB
 /// Where a pass stands: what a layer's steps need beside its weights.
 struct PassState {
   kernels::KvCache* cache = nullptr;
-  uint32_t cache_layer = 0;
+  uint32_t cache_layer = 0;  ///< index within `cache`, or within `recurrent`
   uint32_t position = 0;
   float score_constant = 0;
+  kernels::RecurrentState* recurrent = nullptr;
 };
 
 /// Adds one layer to buffers.hidden: attention half, then MLP half.

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "model/families.h"
+
 namespace tandem::model {
 namespace {
 
@@ -70,9 +72,20 @@ Status read_rope(const json& object, ModelConfig& config) {
   }
   TANDEM_ASSIGN(const double outer_theta, number(object, "rope_theta", 1.0001, 1e12, 10000.0));
   TANDEM_ASSIGN(rope.theta, number(*scaling, "rope_theta", 1.0001, 1e12, outer_theta));
-  TANDEM_ASSIGN(const double partial, number(*scaling, "partial_rotary_factor", 0, 1, 1.0));
+  // Only families with a part of each head rotated have a default below 1.
+  TANDEM_ASSIGN(const double outer_partial,
+                number(object, "partial_rotary_factor", 0, 1, config.family->hybrid ? 0.25 : 1.0));
+  TANDEM_ASSIGN(const double partial,
+                number(*scaling, "partial_rotary_factor", 0, 1, outer_partial));
   if (partial != 1.0) {
-    return unsupported("config.json: 'partial_rotary_factor' is not 1; Tandem rotates whole heads");
+    const auto dimensions = static_cast<uint32_t>(config.head_dim * partial);
+    if (!config.family->hybrid || dimensions == 0 || dimensions % 2 != 0) {
+      return unsupported("config.json: 'partial_rotary_factor' rotates " +
+                         std::to_string(dimensions) + " of a head's " +
+                         std::to_string(config.head_dim) + " values; Tandem does not for " +
+                         config.architecture);
+    }
+    rope.dimensions = dimensions;
   }
   TANDEM_ASSIGN(rope.scaling, scaling_type(*scaling));
   if (rope.scaling == RopeScaling::kNone) return {};
@@ -112,7 +125,9 @@ Status read_rope(const json& object, ModelConfig& config) {
   return {};
 }
 
-Rope::Rope(const ModelConfig& config) : config_(config.rope), head_dim_(config.head_dim) {
+Rope::Rope(const ModelConfig& config)
+    : config_(config.rope),
+      head_dim_(config.rope.dimensions != 0 ? config.rope.dimensions : config.head_dim) {
   if (!config_.enabled) return;
   score_factor_ = config_.attention_factor * config_.attention_factor;
   steps_ = steps(config_.theta);

@@ -20,7 +20,8 @@ class Rope {
  public:
   explicit Rope(const ModelConfig& config);
 
-  /// Rotations of `tokens` positions from `position` on, [tokens][head_dim / 2], appended to `out`.
+  /// Rotations of `tokens` positions from `position` on, [tokens][rotated values / 2],
+  /// appended to `out`.
   void rotations(uint32_t position, uint32_t tokens, std::vector<arithmetic::Rotation>& out) const;
   /// What the attention scale is multiplied by: attention_factor squared, since cosine and sine of
   /// query and key both carry it.
@@ -30,7 +31,7 @@ class Rope {
   [[nodiscard]] std::vector<uint64_t> steps(double theta) const;
 
   RopeConfig config_;
-  uint32_t head_dim_;
+  uint32_t head_dim_;  ///< values of it that are rotated
   double score_factor_ = 1.0;
   std::vector<uint64_t> steps_;  ///< a position's phase, a pair of dimensions
 };

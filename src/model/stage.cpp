@@ -7,36 +7,11 @@
 #include "kernels/kernels.h"
 #include "kernels/profile.h"
 #include "model/layer.h"
+#include "model/local_sequence.h"
 #include "model/rope_config.h"
 
 namespace tandem::model {
 namespace {
-
-class LocalSequence final : public Sequence {
- public:
-  LocalSequence(const Stage* owner, std::unique_ptr<kernels::KvCache> cache)
-      : owner_(owner), cache_(std::move(cache)) {}
-
-  [[nodiscard]] uint32_t length() const override { return length_; }
-  [[nodiscard]] uint64_t bytes() const override { return cache_->bytes(); }
-  [[nodiscard]] Status rollback(uint32_t length) override {
-    if (length > length_) {
-      return invalid("can't roll back to position " + std::to_string(length) +
-                     ": the cache holds " + std::to_string(length_));
-    }
-    length_ = length;
-    return {};
-  }
-
-  [[nodiscard]] const Stage* owner() const { return owner_; }
-  [[nodiscard]] kernels::KvCache& cache() { return *cache_; }
-  void append(uint32_t tokens) { length_ += tokens; }
-
- private:
-  const Stage* owner_;
-  std::unique_ptr<kernels::KvCache> cache_;
-  uint32_t length_ = 0;
-};
 
 class LocalStage final : public Stage {
  public:
@@ -65,7 +40,11 @@ class LocalStage final : public Stage {
 
   void label_parts(kernels::ProfiledBackend& backend) const {
     for (const Layer& layer : layers_) {
-      backend.label(layer.query.matrix, "q, k, v");
+      if (layer.kind == LayerKind::kDeltaNet) {
+        backend.label(layer.mixed.matrix, "delta in");
+      } else {
+        backend.label(layer.query.matrix, "q, k, v");
+      }
       backend.label(layer.output.matrix, "o");
       const bool gated = config_.mlp == MlpKind::kGatedSilu;
       backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
@@ -74,9 +53,18 @@ class LocalStage final : public Stage {
   }
 
   [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
-    return std::make_unique<LocalSequence>(
-        this, backend_->new_cache(static_cast<uint32_t>(layers_.size()), config_.kv_heads,
-                                  config_.head_dim));
+    const uint32_t recurrent = config_.recurrent_layers(options_.first_layer, options_.last_layer);
+    const uint32_t attention = static_cast<uint32_t>(layers_.size()) - recurrent;
+    kernels::CacheOptions held;
+    held.bits = static_cast<uint32_t>(options_.kv);
+    for (const Layer& layer : layers_) {
+      if (layer.kind != LayerKind::kDeltaNet) held.windows.push_back(layer.window);
+    }
+    auto cache = backend_->new_cache(attention, config_.kv_heads, config_.head_dim, held);
+    std::unique_ptr<kernels::RecurrentState> state;
+    if (recurrent != 0) state = backend_->new_recurrent(recurrent, config_.delta);
+    return std::make_unique<LocalSequence>(this, std::move(cache), attention, std::move(state),
+                                           checkpoint_limit(config_));
   }
 
   [[nodiscard]] Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) override {
@@ -87,7 +75,7 @@ class LocalStage final : public Stage {
     TANDEM_TRY(check(own->length(), position, hidden));
     const uint32_t tokens = hidden.tokens();
     if (tokens == 0) return {};
-    TANDEM_TRY(own->cache().reserve(position + tokens));
+    TANDEM_TRY(own->reserve(position + tokens));
     TANDEM_TRY(backend_->begin(tokens));
     if (config_.rope.enabled) {
       rotations_.clear();
@@ -97,23 +85,26 @@ class LocalStage final : public Stage {
     backend_->load_hidden(hidden.values, hidden.exponents, buffers_.hidden);
     PassState state;
     state.cache = &own->cache();
+    state.recurrent = own->recurrent();
     state.position = position;
     state.score_constant =
         arithmetic::score_constant(rope_.score_factor() / square_root(config_.head_dim));
+    uint32_t of_kind[2] = {};
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (i != 0) backend_->round_hidden(buffers_.hidden);
-      state.cache_layer = static_cast<uint32_t>(i);
+      state.cache_layer = of_kind[layers_[i].kind == LayerKind::kDeltaNet ? 1 : 0]++;
       run_layer(config_, layers_[i], buffers_, state, *backend_);
     }
     // An own copy: a failed pass leaves the caller's hidden states and the sequence as they were.
     output_.resize(tokens, hidden.width);
     backend_->store_hidden(buffers_.hidden, output_.values, output_.exponents);
-    if (Status status = backend_->finish(); !status.ok()) {
+    const Status status = backend_->finish();
+    own->append(tokens, status.ok());
+    if (!status.ok()) {
       return status.error().in("layers " + std::to_string(options_.first_layer) + "-" +
                                std::to_string(options_.last_layer - 1));
     }
     std::swap(hidden, output_);
-    own->append(tokens);
     return {};
   }
 

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "model/config.h"
 #include "model/hidden.h"
+#include "model/state.h"
 #include "weights/source.h"
 
 namespace tandem::kernels {
@@ -29,6 +30,9 @@ namespace tandem::model {
 /// (6 bits for embedding and output head).
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
+/// Keys and values are held as 16-bit integers, or rounded to 8 bits, which changes answers.
+enum class KvBits : uint8_t { k16 = 16, k8 = 8 };
+
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
 enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm, kSimd128 };
 inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,
@@ -39,6 +43,7 @@ struct StageOptions {
   uint32_t first_layer = 0;
   uint32_t last_layer = 0;  ///< one past the last; first == last is an empty stage
   WeightBits weights = WeightBits::k8;
+  KvBits kv = KvBits::k16;
   uint32_t threads = 1;  ///< 1 to 256
   Isa isa = Isa::kBest;
   /// Threads to share with other stages of this process, which must then not run at the same time;
@@ -59,23 +64,6 @@ Result<Isa> parse_isa(std::string_view text);
 /// Returns false to stop, which makes the load fail with kCancelled.
 using LoadProgress = std::function<bool(uint64_t done, uint64_t total)>;
 
-/// The state of one conversation in one stage: the KV cache of its layers. Made by a Stage and
-/// usable with that stage only. Not thread-safe.
-class Sequence {
- public:
-  Sequence() = default;
-  Sequence(const Sequence&) = delete;
-  Sequence& operator=(const Sequence&) = delete;
-  virtual ~Sequence() = default;
-
-  /// Number of positions held.
-  [[nodiscard]] virtual uint32_t length() const = 0;
-  /// Bytes of memory held by the KV cache now (it grows in blocks of positions).
-  [[nodiscard]] virtual uint64_t bytes() const = 0;
-  /// Forgets every position from `length` on. Fails if more than length() is asked to be kept.
-  [[nodiscard]] virtual Status rollback(uint32_t length) = 0;
-};
-
 class Stage {
  public:
   Stage() = default;
@@ -93,7 +81,9 @@ class Stage {
   /// Runs the layers over hidden.tokens() tokens, which are at positions `position`,
   /// `position` + 1, …; replaces `hidden` by the result and appends to the sequence's cache.
   /// `position` must equal sequence.length(), and the end must not pass the model's context.
-  /// One call at a time for a stage. Errors leave the sequence's length as it was.
+  /// One call at a time for a stage. Errors leave the sequence's length as it was; but where layers
+  /// are recurrent and the pass was wider than kernels::kRollbackWindow, an activation that is not
+  /// finite leaves nothing, and the length is 0.
   [[nodiscard]] virtual Status run(Sequence& sequence, uint32_t position, HiddenStates& hidden) = 0;
 
   [[nodiscard]] virtual const StageOptions& options() const = 0;
@@ -104,8 +94,24 @@ class Stage {
 /// Bytes of weights that a stage of these layers will hold, and KV bytes a position and layer
 /// needs, without loading anything.
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
-uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
-                               uint32_t last_layer);
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                               KvBits bits = KvBits::k16);
+/// KV bytes that a conversation of `context` positions comes to need in these layers: those with a
+/// window hold what it sees and kernels::kWindowMargin positions more.
+uint64_t kv_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                  uint32_t context, KvBits bits = KvBits::k16);
+/// The least length, other than 0, that layers with a window allow a rollback to once a pass has
+/// begun at `position`; 0 if all do.
+uint32_t window_floor(const ModelConfig& config, uint32_t position);
+
+/// Bytes of recurrent state that a conversation has in these layers, whatever its length; 0 if they
+/// are all attention.
+uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer);
+
+/// What a conversation of `context` positions may come to need in these layers: KV cache, recurrent
+/// state, checkpoints.
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context, KvBits bits = KvBits::k16);
 
 /// Bytes that `cache` holds of a model's layers and ends at these bits. Nothing is checked or read.
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/recurrent_state.h"
 #include "model/families.h"
 #include "model/layer.h"
 #include "model/stage.h"
@@ -48,17 +49,28 @@ std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first,
       if (name.has_bias) add(tensors, name.tensor + ".bias", {rows});
     };
     add_norm(tensors, names.attention_norm, config.norm, config.hidden_size);
-    if (names.query.tensor == names.key.tensor) {
-      matrix(names.query,
-             uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
+    if (names.kind == LayerKind::kDeltaNet) {
+      const kernels::DeltaShape& shape = config.delta;
+      for (const MatrixName* name : {&names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
+        matrix(*name, name->part.rows);
+      }
+      add(tensors, names.convolution + ".weight", {shape.columns(), 1, shape.kernel});
+      add(tensors, names.log_decay, {shape.value_heads});
+      add(tensors, names.decay_bias, {shape.value_heads});
+      add_norm(tensors, names.delta_norm, NormKind::kRms, shape.value_dim);
     } else {
-      matrix(names.query, names.query.part.rows);
-      matrix(names.key, names.key.part.rows);
-      matrix(names.value, names.value.part.rows);
-    }
-    if (config.qk_norm) {
-      add_norm(tensors, names.query_norm, NormKind::kRms, config.head_dim);
-      add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
+      if (names.query.tensor == names.key.tensor) {
+        matrix(names.query,
+               uint64_t{names.query.part.rows} + names.key.part.rows + names.value.part.rows);
+      } else {
+        matrix(names.query, names.query.part.rows);
+        matrix(names.key, names.key.part.rows);
+        matrix(names.value, names.value.part.rows);
+      }
+      if (config.qk_norm) {
+        add_norm(tensors, names.query_norm, NormKind::kRms, config.head_dim);
+        add_norm(tensors, names.key_norm, NormKind::kRms, config.head_dim);
+      }
     }
     matrix(names.output, names.output.part.rows);
     add_norm(tensors, names.mlp_norm, config.norm, config.hidden_size);
@@ -89,24 +101,70 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
   uint64_t bytes = 0;
   for (uint32_t index = options.first_layer; index < options.last_layer; ++index) {
     const LayerNames names = layer_names(config, index);
-    for (const MatrixName* name : {&names.query, &names.key, &names.value, &names.output,
-                                   &names.gate, &names.up, &names.down}) {
+    for (const MatrixName* name :
+         {&names.query, &names.key, &names.value, &names.output, &names.gate, &names.up,
+          &names.down, &names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
       if (name->tensor.empty()) continue;
       bytes += kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
     bytes += 2 * norm_bytes(config.norm, config.hidden_size);
+    if (names.kind == LayerKind::kDeltaNet) {
+      const kernels::DeltaShape& shape = config.delta;
+      bytes +=
+          (uint64_t{shape.columns()} * shape.kernel + 2 * shape.value_heads + shape.value_dim) *
+          sizeof(float);
+      continue;
+    }
     if (config.qk_norm) bytes += 2 * norm_bytes(NormKind::kRms, config.head_dim);
   }
   return bytes;
 }
 
-uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
-                               uint32_t last_layer) {
-  return (last_layer - first_layer) *
-         (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                               KvBits bits) {
+  const uint32_t recurrent = config.recurrent_layers(first_layer, last_layer);
+  return (last_layer - first_layer - recurrent) *
+         (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim,
+                                                static_cast<uint32_t>(bits)) /
           kernels::cpu::kChunk);
+}
+
+uint64_t kv_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                  uint32_t context, KvBits bits) {
+  uint64_t bytes = 0;
+  for (uint32_t layer = first_layer; layer < last_layer; ++layer) {
+    if (config.recurrent_layers(layer, layer + 1) != 0) continue;
+    bytes += kernels::cpu::CpuKvCache::layer_bytes(config.kv_heads, config.head_dim,
+                                                   static_cast<uint32_t>(bits),
+                                                   config.window[layer], context);
+  }
+  return bytes;
+}
+
+uint32_t window_floor(const ModelConfig& config, uint32_t position) {
+  uint32_t least = 0;
+  for (const uint32_t window : config.window) {
+    if (window != 0 && (least == 0 || window < least)) least = window;
+  }
+  if (least == 0 || position <= kernels::kWindowMargin) return 0;
+  const uint32_t floor = position - kernels::kWindowMargin;
+  return floor >= least ? floor : 0;
+}
+
+uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer) {
+  return kernels::cpu::CpuRecurrentState::bytes_for(
+      config.recurrent_layers(first_layer, last_layer), config.delta);
+}
+
+uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                     uint32_t context, KvBits bits) {
+  const uint64_t positions = kv_bytes(config, first_layer, last_layer, context, bits);
+  const uint64_t checkpoints = checkpoint_bytes(config, first_layer, last_layer);
+  if (checkpoints == 0) return positions;
+  return positions + recurrent_bytes(config, first_layer, last_layer) +
+         checkpoint_limit(config) * checkpoints;
 }
 
 uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {

@@ -52,7 +52,12 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
 
 std::vector<MatrixName> layer_matrices(const ModelConfig& config, uint32_t layer) {
   LayerNames names = layer_names(config, layer);
-  std::vector<MatrixName> matrices{names.query, names.key, names.value, names.output};
+  std::vector<MatrixName> matrices;
+  if (names.kind == LayerKind::kDeltaNet) {
+    matrices = {names.mixed, names.delta_gate, names.rate, names.decay, names.output};
+  } else {
+    matrices = {names.query, names.key, names.value, names.output};
+  }
   if (config.mlp == MlpKind::kGatedSilu) matrices.push_back(names.gate);
   matrices.push_back(names.up);
   matrices.push_back(names.down);
@@ -186,6 +191,9 @@ Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelCon
   norm.layer = kind == NormKind::kLayer;
   norm.constants = arithmetic::NormConstants(n, config.norm_eps);
   TANDEM_ASSIGN(auto weight, floats(name + ".weight", 0, n));
+  if (config.unit_offset_norms) {
+    for (float& value : weight) value = 1.0F + value;
+  }
   norm.weight = backend_.add_vector(std::move(weight));
   if (norm.layer) {
     TANDEM_ASSIGN(auto bias, floats(name + ".bias", 0, n));

@@ -78,11 +78,12 @@ Status Conversation::prepare(const std::vector<uint32_t>& prompt) {
   const size_t shared =
       std::min(static_cast<size_t>(differ.first - held_.begin()), prompt.size() - 1);
   if (shared < held_.size()) {
-    if (Status status = ring_.rollback(static_cast<uint32_t>(shared)); !status.ok()) {
+    const auto reached = ring_.go_back(static_cast<uint32_t>(shared));
+    if (!reached.ok()) {
       broken_ = true;
-      return status;
+      return reached.error();
     }
-    held_.resize(shared);
+    held_.resize(*reached);
   }
   return {};
 }
@@ -95,21 +96,34 @@ Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, 
   auto result = ring_.forward(std::move(hidden), position, want);
   if (result.ok()) {
     held_.insert(held_.end(), tokens.begin(), tokens.end());
-  } else if (result.error().kind != ErrorKind::kCancelled) {
+  } else if (result.error().kind == ErrorKind::kCancelled) {
+    held_.resize(std::min<size_t>(held_.size(), ring_.length()));
+  } else {
     broken_ = true;
   }
   return result;
 }
 
+Status Conversation::keep() {
+  const Status status = ring_.keep();
+  if (!status.ok()) broken_ = true;
+  return status;
+}
+
 Result<model::HiddenStates> Conversation::prefill(const GenerateRequest& request) {
   const std::span<const uint32_t> prompt(request.prompt);
   const size_t first = held_.size();
+  // Between two chunks the pipeline drains, which costs nothing where there is only one stage.
+  const size_t most =
+      ring_.recurrent() && ring_.stage_count() == 1 ? kCheckpointTokens : kPromptChunk;
   for (;;) {
+    TANDEM_TRY(keep());
     const size_t begin = held_.size();
-    const size_t count = std::min(prompt.size() - begin, kPromptChunk);
+    const size_t count = std::min(prompt.size() - begin, most);
     const bool last = begin + count == prompt.size();
     auto hidden = run(prompt.subspan(begin, count), last ? 1 : 0);
     if (!hidden.ok()) return hidden;
+    if (last) TANDEM_TRY(keep());
     if (request.on_prompt) {
       request.on_prompt(static_cast<uint32_t>(held_.size() - first),
                         static_cast<uint32_t>(prompt.size() - first));
@@ -140,6 +154,7 @@ Result<Answer> Conversation::generate(const GenerateRequest& request) {
   std::vector<float> logits;
   std::vector<double> head_ms;
   std::vector<double> pass_ms;
+  uint32_t since_checkpoint = 0;
   auto hidden = prefill(request);
   auto pass_start = start;
   auto first_choice = start;
@@ -193,6 +208,10 @@ Result<Answer> Conversation::generate(const GenerateRequest& request) {
       break;
     }
     hidden = run({&token, 1}, 1);
+    if (hidden.ok() && ++since_checkpoint == kCheckpointTokens) {
+      TANDEM_TRY(keep());
+      since_checkpoint = 0;
+    }
   }
   if (detokenizer) show(detokenizer->flush());
   if (request.hash_logits) answer.logits_sha256 = hash.digest();

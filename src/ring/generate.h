@@ -61,6 +61,10 @@ struct Answer {
   [[nodiscard]] double decode_tokens_per_second() const;
 };
 
+/// Tokens between two checkpoints of a conversation with recurrent layers, at most; with several
+/// stages a prompt has one for every four times as many.
+inline constexpr uint32_t kCheckpointTokens = 512;
+
 /// One conversation over one ring. Not thread-safe; the ring must not be used by anybody else.
 class Conversation {
  public:
@@ -77,7 +81,10 @@ class Conversation {
 
   /// Answers. Only what follows the longest beginning that `request.prompt` shares with the tokens
   /// run before is run, and always at least its last token, so the answer is the same as from an
-  /// empty cache. After kPeer the next call puts the ring together again and runs everything.
+  /// empty cache. Where layers are recurrent, what follows the last checkpoint within that
+  /// beginning: there is one of the end of each prompt (good for each of its last positions), one
+  /// of the end of each turn, and one for every kCheckpointTokens, thinned out to as many as there
+  /// may be. After kPeer the next call puts the ring together again and runs everything.
   /// Errors: kInvalid (a parameter, or a prompt that leaves no position to answer in), kPeer, …;
   /// being cancelled is no error.
   Result<Answer> generate(const GenerateRequest& request);
@@ -90,6 +97,7 @@ class Conversation {
   [[nodiscard]] Status prepare(const std::vector<uint32_t>& prompt);
   [[nodiscard]] Result<model::HiddenStates> run(std::span<const uint32_t> tokens, uint32_t want);
   [[nodiscard]] Result<model::HiddenStates> prefill(const GenerateRequest& request);
+  [[nodiscard]] Status keep();
   [[nodiscard]] bool cancelled() const { return cancel_ != nullptr && cancel_->load(); }
 
   Ring& ring_;

@@ -6,11 +6,6 @@
 #include "ring/host_state.h"
 
 namespace tandem::ring {
-namespace {
-
-constexpr size_t kMaxMarks = 64;
-
-}  // namespace
 
 Result<std::unique_ptr<Ring>> Ring::open(RingOptions options) {
   auto state = std::make_unique<RingState>(std::move(options));
@@ -27,6 +22,18 @@ Result<model::HiddenStates> Ring::forward(model::HiddenStates hidden, uint32_t p
 }
 Status Ring::rollback(uint32_t length) {
   return state_->rollback(length);
+}
+Result<uint32_t> Ring::go_back(uint32_t length) {
+  return state_->go_back(length);
+}
+Status Ring::keep() {
+  return state_->keep();
+}
+bool Ring::recurrent() const {
+  return state_->recurrent();
+}
+size_t Ring::stage_count() const {
+  return state_->stage_count();
 }
 Status Ring::reset() {
   return state_->reset();
@@ -80,6 +87,12 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
     }
     options.batch = frame_tokens(hidden.tokens(), static_cast<uint32_t>(stages));
   }
+  if (recurrent_ && hidden.tokens() > options.batch) {
+    // Frames of one size, since the last one's positions are those that can be rolled back.
+    const uint32_t frames = (hidden.tokens() + options.batch - 1) / options.batch;
+    options.batch = (hidden.tokens() + frames - 1) / frames;
+  }
+  batch_ = options.batch;
   options.in_flight = options_.in_flight;
   options.width = options_.config.hidden_size;
   // A lap of control only is short, and half of one would leave the stages apart.
@@ -120,9 +133,20 @@ Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint3
   if (result.ok()) {
     pending_ = wire::Control::kNone;
     length_ += tokens;
+    const uint32_t last = (tokens - 1) % batch_ + 1;
+    window_floor_ = std::max(window_floor_, model::window_floor(options_.config, length_ - last));
+    if (recurrent_) {
+      floor_ = length_ - std::min(last, kernels::kRollbackWindow);
+    }
     return result;
   }
-  if (result.error().kind == ErrorKind::kCancelled) {
+  if (result.error().kind == ErrorKind::kCancelled && recurrent_) {
+    TANDEM_TRY(recover(position, tokens));
+  } else if (result.error().kind == ErrorKind::kCancelled &&
+             model::window_floor(options_.config, position + tokens) > position) {
+    // Frames of the lap may have come so far that windows let go of what `position` needs.
+    TANDEM_TRY(reset());
+  } else if (result.error().kind == ErrorKind::kCancelled) {
     for (const auto& station : own_) {
       // Shorter if the lap had not come that far.
       if (station->sequence->length() > position) TANDEM_TRY(station->sequence->rollback(position));
@@ -132,62 +156,6 @@ Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint3
     pending_length_ = position;
   }
   return result;
-}
-
-Status RingState::rollback(uint32_t length) {
-  TANDEM_TRY(alive());
-  if (length > length_) {
-    return invalid("asked to roll back to " + std::to_string(length) +
-                   " positions, the ring holds " + std::to_string(length_));
-  }
-  if (length == length_) return {};
-  for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(length));
-  std::erase_if(marks_, [&](const auto& mark) { return mark.second > length; });
-  length_ = length;
-  // What was to be rolled back before is rolled back by this as well; a reset stays one.
-  if (pending_ != wire::Control::kReset) pending_ = wire::Control::kRollback;
-  pending_length_ = length;
-  return {};
-}
-
-Status RingState::mark(wire::Control control, uint32_t slot) {
-  TANDEM_TRY(alive());
-  if (control == wire::Control::kSave) {
-    if (marks_.size() >= kMaxMarks && !marks_.contains(slot)) {
-      return invalid("more than " + std::to_string(kMaxMarks) + " checkpoints");
-    }
-  } else if (!marks_.contains(slot)) {
-    return invalid("no checkpoint " + std::to_string(slot));
-  }
-  // What is pending comes first: it may change the length that is to be saved.
-  if (pending_ != wire::Control::kNone) {
-    TANDEM_TRY(lap({}, length_, 0, pending_, pending_length_));
-    pending_ = wire::Control::kNone;
-  }
-  TANDEM_TRY(lap({}, length_, 0, control, slot));
-  if (control == wire::Control::kSave) {
-    marks_[slot] = length_;
-  } else if (control == wire::Control::kDrop) {
-    marks_.erase(slot);
-  } else {
-    const uint32_t length = marks_[slot];
-    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(length));
-    std::erase_if(marks_, [&](const auto& entry) { return entry.second > length; });
-    length_ = length;
-  }
-  return {};
-}
-
-Status RingState::reset() {
-  if (alive().ok()) {
-    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
-    marks_.clear();
-    length_ = 0;
-    pending_ = wire::Control::kReset;
-    pending_length_ = 0;
-    return {};
-  }
-  return establish();
 }
 
 std::vector<StageReport> RingState::stages() {

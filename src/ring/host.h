@@ -94,11 +94,17 @@ class Ring {
   /// Runs all layers over the tokens of `hidden`, the first of which is at `position`, which must
   /// be length(). Returns the hidden states of the last `want` tokens (0 to hidden.tokens()).
   /// Errors: kInvalid (arguments; nothing has changed), kCancelled (the ring is as before the
-  /// call), kPeer (names the worker and the cause), or a failure of the host's own stage.
+  /// call; where layers are recurrent and several frames were under way it may be shorter, back at
+  /// a checkpoint), kPeer (names the worker and the cause), or a failure of the host's own stage.
   Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position, uint32_t want);
   /// Forgets the positions from `length` on; costs nothing until the next forward().
-  /// Error: kInvalid if length() is less.
+  /// Error: kInvalid if length() is less, or if layers are recurrent and `length` is neither 0 nor
+  /// one of the last frame's positions (go_back).
   Status rollback(uint32_t length);
+  /// Forgets positions from `length` on, and as few before as must be: where layers are recurrent,
+  /// back to the nearest position that the last frame or a checkpoint leads to. Returns the new
+  /// length. Errors as rollback() and restore().
+  Result<uint32_t> go_back(uint32_t length);
   /// Forgets all positions and checkpoints. After a failure: reconnects to the workers that failed,
   /// links and proves the ring anew. Errors as open().
   Status reset();
@@ -106,11 +112,20 @@ class Ring {
   [[nodiscard]] uint32_t length() const;
 
   /// Remembers the present length as checkpoint `slot`, goes back to it, forgets it. A checkpoint
-  /// is lost once the ring is rolled back to before it. At most 64. Errors: kInvalid (no such
-  /// checkpoint, too many), and those of forward().
+  /// is lost once the ring is rolled back to before it. At most model::checkpoint_limit of them.
+  /// Errors: kInvalid (no such checkpoint, too many), and those of forward().
   Status save(uint32_t slot);
   Status restore(uint32_t slot);
   Status drop(uint32_t slot);
+
+  /// Some layers are recurrent: rollback() reaches few positions, and checkpoints are worth having.
+  [[nodiscard]] bool recurrent() const;
+  /// Saves a checkpoint of the present length for go_back() to find, in place of the one that is
+  /// missed least if there are as many as may be (model::checkpoint_limit). Does nothing where
+  /// layers are all attention, or at a length that has one. Errors as save().
+  Status keep();
+  /// Stages one after the other, those of the host and of the workers.
+  [[nodiscard]] size_t stage_count() const;
 
   /// Asks the workers for their counters. A worker that does not answer within a second is reported
   /// with the last ones known.

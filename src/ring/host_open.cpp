@@ -33,6 +33,7 @@ Status RingState::check_options() {
   std::vector<LayerRange> ranges;
   for (const RingWorker& worker : options_.workers) ranges.push_back(worker.layers);
   TANDEM_TRY(check_split(ranges, layers));
+  recurrent_ = options_.config.recurrent_layers(0, layers) != 0;
   if (options_.context == 0) options_.context = options_.config.context;
   if (options_.context > options_.config.context) {
     return invalid("a context of " + std::to_string(options_.context) +
@@ -237,7 +238,7 @@ Status RingState::prove() {
   std::vector<Peer*> watched;
   for (const auto& peer : peers_) watched.push_back(peer.get());
   monitor_ = std::make_unique<Monitor>(watched, activation_, wake_);
-  length_ = 0;
+  length_ = floor_ = window_floor_ = 0;
   marks_.clear();
   pending_ = wire::Control::kReset;
   pending_length_ = 0;

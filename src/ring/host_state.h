@@ -25,13 +25,24 @@ class RingState {
   Status open();
   Result<model::HiddenStates> forward(model::HiddenStates hidden, uint32_t position, uint32_t want);
   Status rollback(uint32_t length);
+  Result<uint32_t> go_back(uint32_t length);
+  Status keep();
+  [[nodiscard]] bool recurrent() const { return recurrent_; }
+  [[nodiscard]] size_t stage_count() const;
   Status reset();
   Status mark(wire::Control control, uint32_t slot);
   [[nodiscard]] uint32_t length() const { return length_; }
   std::vector<StageReport> stages();
 
  private:
+  struct Mark {
+    uint32_t length = 0;
+    uint32_t floor = 0;
+  };
   Status check_options();
+  Status recover(uint32_t position, uint32_t tokens);
+  Status restore_own(uint32_t slot, const Mark& mark);
+  Status flush();
   Status load_local();
   Status connect();
   Status establish();
@@ -62,7 +73,12 @@ class RingState {
   /// What the workers are still to be told, with the next frame.
   wire::Control pending_ = wire::Control::kNone;
   uint32_t pending_length_ = 0;
-  std::map<uint32_t, uint32_t> marks_;  ///< checkpoint -> length
+  std::map<uint32_t, Mark> marks_;  ///< by checkpoint
+  bool recurrent_ = false;
+  uint32_t batch_ = 0;  ///< tokens a frame of the last lap
+  /// The first position, other than 0, that the stages can roll back to.
+  uint32_t floor_ = 0;
+  uint32_t window_floor_ = 0;  ///< the same for layers with a window
 };
 
 }  // namespace tandem::ring

@@ -232,6 +232,7 @@ Status WorkerCompute::control(Lane& lane, const wire::Header& header) {
       if (state.marks.size() >= kMaxMarks && !state.marks.contains(header.argument)) {
         return invalid("asked for more than " + std::to_string(kMaxMarks) + " checkpoints");
       }
+      TANDEM_TRY(state.sequence->save(header.argument));
       state.marks[header.argument] = state.sequence->length();
       return {};
     case wire::Control::kRestore: {
@@ -239,9 +240,13 @@ Status WorkerCompute::control(Lane& lane, const wire::Header& header) {
       if (mark == state.marks.end()) {
         return invalid("no checkpoint " + std::to_string(header.argument));
       }
-      return roll_back(mark->second);
+      const uint32_t length = mark->second;
+      TANDEM_TRY(state.sequence->restore(header.argument, length));
+      std::erase_if(state.marks, [&](const auto& entry) { return entry.second > length; });
+      return {};
     }
     case wire::Control::kDrop:
+      state.sequence->drop(header.argument);
       state.marks.erase(header.argument);
       return {};
   }

@@ -170,8 +170,8 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   TANDEM_ASSIGN(session.lease,
                 cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,
                               loader, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
-  const uint64_t kv = model::kv_bytes_per_position(config, load.first_layer, load.last_layer) *
-                      load.context * load.sequences;
+  const uint64_t kv =
+      model::state_bytes(config, load.first_layer, load.last_layer, load.context) * load.sequences;
   TANDEM_ASSIGN(session.kv, cache.reserve(kv, "a KV cache of " + std::to_string(load.context) +
                                                   " positions for " + layers));
   return wire::Ready{session.lease.stage->stage->bytes(), kv, session.streamed, from};

@@ -47,7 +47,8 @@ std::unique_ptr<ring::Worker> real_worker(const std::string& models = "") {
 }
 
 class RealStage : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Oracle, RealStage, testing::Values("llama", "mistral", "qwen3", "gpt2"));
+INSTANTIATE_TEST_SUITE_P(Oracle, RealStage,
+                         testing::Values("llama", "mistral", "qwen3", "gpt2", "qwen3_5"));
 
 TEST_P(RealStage, SplitAnywhereGivesTheSameBits) {
   Real real(GetParam());
@@ -70,6 +71,111 @@ TEST_P(RealStage, SplitAnywhereGivesTheSameBits) {
       EXPECT_TRUE(same(*result, *expected));
       ASSERT_TRUE(opened->reset().ok());
     }
+  }
+}
+
+// A hybrid over the host and two workers, each of which has recurrent layers.
+struct Hybrid {
+  Hybrid() : real("qwen3_5"), one(real_worker()), two(real_worker()) {
+    alone = open(real.options({}));
+    auto settings = real.options({{one->address(), {1, 2}}, {two->address(), {2, 4}}});
+    settings.batch = 8;
+    ring = open(std::move(settings));
+  }
+  /// What `tokens` tokens from the start of `given` come to, run in one process.
+  model::HiddenStates expected(const model::HiddenStates& given, uint32_t tokens) {
+    EXPECT_TRUE(alone->reset().ok());
+    auto result = alone->forward(rows(given, 0, tokens), 0, 1);
+    EXPECT_TRUE(result.ok()) << result.error().message;
+    return *result;
+  }
+  /// Runs rows [ring's length, end), and expects the last one's result.
+  void go_on(const model::HiddenStates& given, uint32_t end) {
+    const uint32_t length = ring->length();
+    auto result = ring->forward(rows(given, length, end - length), length, 1);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    EXPECT_TRUE(same(*result, expected(given, end))) << length << " to " << end;
+  }
+
+  Real real;
+  std::unique_ptr<ring::Worker> one, two;
+  std::unique_ptr<ring::Ring> alone, ring;
+};
+
+TEST(HybridRing, RollsBackWithinTheLastFrame) {
+  Hybrid hybrid;
+  ASSERT_NE(hybrid.ring, nullptr);
+  const auto given = hybrid.real.input(64);
+  hybrid.go_on(given, 40);  // five frames of 8
+  EXPECT_FALSE(hybrid.ring->rollback(31).ok());
+  ASSERT_TRUE(hybrid.ring->rollback(37).ok());
+  ASSERT_TRUE(hybrid.ring->rollback(33).ok());
+  hybrid.go_on(given, 35);
+  hybrid.go_on(given, 36);
+  ASSERT_TRUE(hybrid.ring->rollback(35).ok());
+  EXPECT_FALSE(hybrid.ring->rollback(34).ok());
+  hybrid.go_on(given, 50);
+  ASSERT_TRUE(hybrid.ring->rollback(0).ok());
+  hybrid.go_on(given, 9);
+}
+
+TEST(HybridRing, ComesBackToCheckpointsOfAllStages) {
+  Hybrid hybrid;
+  ASSERT_NE(hybrid.ring, nullptr);
+  const auto given = hybrid.real.input(64);
+  hybrid.go_on(given, 20);
+  ASSERT_TRUE(hybrid.ring->save(1).ok());
+  hybrid.go_on(given, 41);
+  ASSERT_TRUE(hybrid.ring->save(2).ok());
+  hybrid.go_on(given, 60);
+  ASSERT_TRUE(hybrid.ring->restore(2).ok());
+  EXPECT_EQ(hybrid.ring->length(), 41u);
+  hybrid.go_on(given, 42);
+  ASSERT_TRUE(hybrid.ring->restore(1).ok());
+  EXPECT_FALSE(hybrid.ring->restore(2).ok()) << "it lies in what was rolled back";
+  hybrid.go_on(given, 50);
+  ASSERT_TRUE(hybrid.ring->drop(1).ok());
+  EXPECT_FALSE(hybrid.ring->restore(1).ok());
+}
+
+TEST(HybridRing, GoesBackNoFurtherThanItMust) {
+  Hybrid hybrid;
+  ASSERT_NE(hybrid.ring, nullptr);
+  const auto given = hybrid.real.input(64);
+  hybrid.go_on(given, 20);
+  ASSERT_TRUE(hybrid.ring->keep().ok());  // leads to 14 to 20: three frames of 7, 7, 6
+  hybrid.go_on(given, 41);
+  ASSERT_TRUE(hybrid.ring->keep().ok());
+  hybrid.go_on(given, 60);
+  EXPECT_EQ(*hybrid.ring->go_back(60), 60u);
+  EXPECT_EQ(*hybrid.ring->go_back(58), 58u) << "the last frame leads there";
+  hybrid.go_on(given, 59);
+  EXPECT_EQ(*hybrid.ring->go_back(50), 41u);
+  hybrid.go_on(given, 45);
+  EXPECT_EQ(*hybrid.ring->go_back(16), 16u) << "the first checkpoint's frame leads there";
+  hybrid.go_on(given, 30);
+  EXPECT_EQ(*hybrid.ring->go_back(13), 0u);
+  hybrid.go_on(given, 33);
+}
+
+TEST(HybridRing, KeepsTheCheckpointsThatAreMissedMost) {
+  Hybrid hybrid;
+  ASSERT_NE(hybrid.ring, nullptr);
+  const auto given = hybrid.real.input(64);
+  const uint32_t limit = model::checkpoint_limit(hybrid.real.config);
+  ASSERT_LT(limit, 20u);
+  for (uint32_t end = 3; end <= 60; end += 3) {
+    hybrid.go_on(given, end);
+    ASSERT_TRUE(hybrid.ring->keep().ok());
+    ASSERT_TRUE(hybrid.ring->keep().ok()) << "again";
+  }
+  // Whatever is asked for, some checkpoint lies near before it.
+  for (const uint32_t wanted : {59u, 50u, 33u, 17u}) {
+    const auto reached = hybrid.ring->go_back(wanted);
+    ASSERT_TRUE(reached.ok()) << reached.error().message;
+    EXPECT_LE(*reached, wanted);
+    EXPECT_GE(*reached + 20, wanted);
+    if (*reached < 60) hybrid.go_on(given, *reached + 1);
   }
 }
 

@@ -81,6 +81,10 @@ const CpuKernels* avx2_kernels() {
       avx2::from_boundary,
       avx2::rotate,
       avx2::attention,
+      avx2::delta,
+      avx2::convolve,
+      avx2::unit_vector,
+      avx2::gate,
   };
   return &kernels;
 }

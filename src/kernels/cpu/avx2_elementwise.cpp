@@ -1,8 +1,10 @@
 // The elementwise steps with AVX2: the operations of src/arithmetic in their order, eight at once,
 // and its own functions for the last few elements. No fused multiply-add anywhere.
 #include <bit>
+#include <cmath>
 
 #include "arithmetic/activation.h"
+#include "arithmetic/delta_rule.h"
 #include "arithmetic/hidden.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/quantize.h"
@@ -213,6 +215,47 @@ TANDEM_AVX2 void gelu(const float* x, size_t n, float* out) {
     _mm256_storeu_ps(out + i, _mm256_mul_ps(v, logistic(argument)));
   }
   for (; i < n; ++i) out[i] = a::gelu_tanh(x[i]);
+}
+
+TANDEM_AVX2 void gate(const float* gate, size_t n, float* x) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 factor = logistic(_mm256_loadu_ps(gate + i));
+    _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+  }
+  for (; i < n; ++i) x[i] = x[i] * a::logistic_f32(gate[i]);
+}
+
+TANDEM_AVX2 void convolve(const float* rows, size_t stride, const float* weights, uint32_t kernel,
+                          size_t n, float* out) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    __m256 sum = _mm256_mul_ps(_mm256_loadu_ps(weights + i), _mm256_loadu_ps(rows + i));
+    for (uint32_t k = 1; k < kernel; ++k) {
+      sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_loadu_ps(weights + k * n + i),
+                                             _mm256_loadu_ps(rows + k * stride + i)));
+    }
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(sum, logistic(sum)));
+  }
+  for (; i < n; ++i) out[i] = a::convolve(rows + i, stride, weights + i, n, kernel);
+}
+
+TANDEM_AVX2 bool unit_vector(const float* x, size_t n, int16_t* scratch, float* y) {
+  int32_t exponent = 0;
+  if (!quantize(x, n, scratch, &exponent) || exponent > a::kMaxNormExponent) return false;
+  const auto squares = static_cast<float>(sum_all(scratch, n).squares);
+  const float factor = a::norm_factor(squares, exponent, 1e-6F);
+  const float to_units = a::power_of_two(a::kUnitBits);
+  const float from_units = a::power_of_two(-a::kUnitBits);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 scaled = _mm256_mul_ps(
+        _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(factor)), _mm256_set1_ps(to_units));
+    const __m256 rounded = _mm256_round_ps(scaled, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_ps(y + i, _mm256_mul_ps(rounded, _mm256_set1_ps(from_units)));
+  }
+  for (; i < n; ++i) y[i] = std::nearbyintf((x[i] * factor) * to_units) * from_units;
+  return true;
 }
 
 TANDEM_AVX2 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {

@@ -33,6 +33,10 @@ const CpuKernels* avx512_kernels() {
       avx512::from_boundary,
       avx512::rotate,
       avx512::attention,
+      avx512::delta,
+      avx512::convolve,
+      avx512::unit_vector,
+      avx512::gate,
   };
   return &kernels;
 }

@@ -46,6 +46,11 @@ bool layer_norm(const float* x, const float* weight, const float* bias,
 void add(float* x, const float* y, size_t n);
 void gated_silu(const float* gate, const float* up, size_t n, float* out);
 void gelu(const float* x, size_t n, float* out);
+void delta(const DeltaTask& task);
+void convolve(const float* rows, size_t stride, const float* weights, uint32_t kernel, size_t n,
+              float* out);
+bool unit_vector(const float* x, size_t n, int16_t* scratch, float* y);
+void gate(const float* gate, size_t n, float* x);
 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent);
 void from_boundary(const uint16_t* half, size_t n, int16_t exponent, float* x);
 int32_t rotate(int16_t* x, size_t n, int32_t exponent, const arithmetic::Rotation* rotations,

@@ -2,6 +2,7 @@
 // No fused multiply-add anywhere; tails are masked.
 #include <bit>
 
+#include "arithmetic/delta_rule.h"
 #include "arithmetic/exponential.h"
 #include "arithmetic/norm.h"
 #include "arithmetic/quantize.h"
@@ -183,6 +184,46 @@ TANDEM_AVX512 void gelu(const float* x, size_t n, float* out) {
     const __m512 argument = _mm512_mul_ps(v, sum);
     _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(v, logistic(argument)));
   }
+}
+
+TANDEM_AVX512 void gate(const float* gate, size_t n, float* x) {
+  for (size_t i = 0; i < n; i += 16) {
+    const __mmask16 mask = lanes(i, n);
+    const __m512 factor = logistic(_mm512_maskz_loadu_ps(mask, gate + i));
+    _mm512_mask_storeu_ps(x + i, mask, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), factor));
+  }
+}
+
+TANDEM_AVX512 void convolve(const float* rows, size_t stride, const float* weights, uint32_t kernel,
+                            size_t n, float* out) {
+  for (size_t i = 0; i < n; i += 16) {
+    const __mmask16 mask = lanes(i, n);
+    __m512 sum = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, weights + i),
+                               _mm512_maskz_loadu_ps(mask, rows + i));
+    for (uint32_t k = 1; k < kernel; ++k) {
+      sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, weights + k * n + i),
+                                             _mm512_maskz_loadu_ps(mask, rows + k * stride + i)));
+    }
+    _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(sum, logistic(sum)));
+  }
+}
+
+TANDEM_AVX512 bool unit_vector(const float* x, size_t n, int16_t* scratch, float* y) {
+  int32_t exponent = 0;
+  if (!quantize(x, n, scratch, &exponent) || exponent > a::kMaxNormExponent) return false;
+  const auto squares = static_cast<float>(sum_all(scratch, n).squares);
+  const __m512 factor = _mm512_set1_ps(a::norm_factor(squares, exponent, 1e-6F));
+  const __m512 to_units = _mm512_set1_ps(a::power_of_two(a::kUnitBits));
+  const __m512 from_units = _mm512_set1_ps(a::power_of_two(-a::kUnitBits));
+  for (size_t i = 0; i < n; i += 16) {
+    const __mmask16 mask = lanes(i, n);
+    const __m512 scaled =
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), factor), to_units);
+    const __m512 rounded =
+        _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm512_mask_storeu_ps(y + i, mask, _mm512_mul_ps(rounded, from_units));
+  }
+  return true;
 }
 
 TANDEM_AVX512 bool to_boundary(const float* x, size_t n, uint16_t* half, int16_t* exponent) {

@@ -13,6 +13,7 @@ struct Scratch {
   std::vector<int16_t> values;
   std::vector<uint16_t> halves;
   std::vector<int32_t> integers;
+  std::vector<arithmetic::Rotation> rotations;
   AttentionScratch attention;
   void grow(size_t n) {
     if (floats.size() < n) {
@@ -74,8 +75,8 @@ Heads CpuBackend::add_heads(uint32_t heads, uint32_t head_dim) {
 }
 
 std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_heads,
-                                               uint32_t head_dim) {
-  return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim);
+                                               uint32_t head_dim, const CacheOptions& options) {
+  return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim, options);
 }
 
 void CpuBackend::take_moved() {
@@ -173,6 +174,7 @@ void CpuBackend::store_hidden(Floats hidden, std::span<uint16_t> half,
 
 void CpuBackend::set_rotations(std::span<const arithmetic::Rotation> rotations) {
   rotations_.assign(rotations.begin(), rotations.end());
+  rotated_ = static_cast<uint32_t>(rotations.size() / std::max(tokens_, 1U)) * 2;
 }
 
 bool CpuBackend::apply(const Norm& norm, const float* x, int16_t* shorts, float* y) {
@@ -275,21 +277,38 @@ bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, bool 
     x = memory.floats.data();
   }
   finite = kernels_.quantize(x, head_dim, values, exponent) && finite;
-  if (rotary) {
-    *exponent =
-        kernels_.rotate(values, head_dim, *exponent,
-                        rotations_.data() + size_t{token} * (head_dim / 2), memory.integers.data());
-  }
+  if (rotary) *exponent = rotate(values, head_dim, *exponent, token);
   return finite;
+}
+
+int32_t CpuBackend::rotate(int16_t* values, uint32_t head_dim, int32_t exponent, uint32_t token) {
+  const uint32_t pairs = rotated_ / 2;
+  const uint32_t half = head_dim / 2;
+  const arithmetic::Rotation* rotations = rotations_.data() + size_t{token} * pairs;
+  Scratch& memory = scratch();
+  if (pairs == half) {
+    return kernels_.rotate(values, head_dim, exponent, rotations, memory.integers.data());
+  }
+  // The rest is rotated by nothing. For that the pairs (i, i + pairs) become (i, i + half).
+  if (memory.rotations.size() < half) memory.rotations.resize(half);
+  std::copy_n(rotations, pairs, memory.rotations.begin());
+  std::fill(memory.rotations.begin() + pairs, memory.rotations.begin() + half,
+            arithmetic::Rotation{});
+  std::rotate(values + pairs, values + rotated_, values + half + pairs);
+  exponent =
+      kernels_.rotate(values, head_dim, exponent, memory.rotations.data(), memory.integers.data());
+  std::rotate(values + pairs, values + half, values + half + pairs);
+  return exponent;
 }
 
 void CpuBackend::queries(Floats in, const Norm* norm, bool rotary, Heads out) {
   FloatRows& rows = floats_[in.id];
   HeadRows& result = heads_[out.id];
+  const size_t stride = rows.columns / result.heads;
   each_token(rows.columns, [&](uint32_t t) {
     for (uint32_t h = 0; h < result.heads; ++h) {
       const size_t slot = size_t{t} * result.heads + h;
-      if (!head(rows.row(t) + size_t{h} * result.head_dim, result.head_dim, norm, rotary, t,
+      if (!head(rows.row(t) + h * stride, result.head_dim, norm, rotary, t,
                 result.values.data() + slot * result.padded_dim, &result.exponents[slot])) {
         fail();
       }
@@ -389,6 +408,13 @@ void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionS
     });
   }
   each_token(result.columns, [&](uint32_t t) {
+    if (step.gated) {
+      const float* gate = floats_[step.gate.id].row(t);
+      for (uint32_t h = 0; h < q.heads; ++h) {
+        kernels_.gate(gate + (2 * size_t{h} + 1) * q.head_dim, q.head_dim,
+                      head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim);
+      }
+    }
     quantize_row(head_outputs_.data() + size_t{t} * result.columns, result, t);
   });
 }

@@ -14,6 +14,8 @@
 
 namespace tandem::kernels::cpu {
 
+class CpuRecurrentState;
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const CpuKernels& kernels, std::shared_ptr<ThreadPool> pool);
@@ -27,8 +29,12 @@ class CpuBackend final : public Backend {
   Floats add_floats(uint32_t columns) override;
   Activations add_activations(uint32_t columns) override;
   Heads add_heads(uint32_t heads, uint32_t head_dim) override;
+  using Backend::new_cache;
   [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
-                                                   uint32_t head_dim) override;
+                                                   uint32_t head_dim,
+                                                   const CacheOptions& options) override;
+  [[nodiscard]] std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
+                                                              const DeltaShape& shape) override;
 
   [[nodiscard]] Status begin(uint32_t tokens) override;
   void load_hidden(std::span<const uint16_t> half, std::span<const int16_t> exponents,
@@ -47,6 +53,8 @@ class CpuBackend final : public Backend {
   void values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) override;
   void attention(Heads queries, const KvCache& cache, const AttentionStep& step,
                  Activations out) override;
+  void delta_net(const DeltaStep& step, RecurrentState& state, Floats out) override;
+  void gated_norm(Floats in, const Norm& norm, Floats gate, Activations out) override;
   void store_hidden(Floats hidden, std::span<uint16_t> half, std::span<int16_t> exponents) override;
   void read(Floats in, uint32_t first, uint32_t count, std::span<float> out) override;
   [[nodiscard]] Status finish() override;
@@ -73,6 +81,13 @@ class CpuBackend final : public Backend {
                                          const int16_t* values, int32_t exponent);
   void store_heads(Floats in, const Norm* norm, bool rotary, KvCache& cache, uint32_t layer,
                    uint32_t position, StoreHead store);
+  // Rotates a head's first values by the token's rotations, all of them or the first ones.
+  int32_t rotate(int16_t* values, uint32_t head_dim, int32_t exponent, uint32_t token);
+  // Some tokens of a delta_net step, at most kRollbackWindow.
+  void delta_group(const DeltaStep& step, CpuRecurrentState& state, uint32_t first, uint32_t count,
+                   Floats out);
+  // A token's decays and rates; false if they are not finite.
+  bool gates(const DeltaStep& step, uint32_t token, float* out);
   bool apply(const Norm& norm, const float* x, int16_t* scratch, float* y);
   // out row `token` = quantize(x).
   void quantize_row(const float* x, ActivationRows& out, uint32_t token);
@@ -101,6 +116,7 @@ class CpuBackend final : public Backend {
   std::vector<HeadRows> heads_;
   AlignedArray<float> head_outputs_;  // [tokens][heads][head_dim], before they are quantized
   std::vector<arithmetic::Rotation> rotations_;
+  uint32_t rotated_ = 0;  // values of a head that rotations_ are for
 };
 
 }  // namespace tandem::kernels::cpu

@@ -95,6 +95,32 @@ struct AttentionScratch {
   }
 };
 
+/// arithmetic::delta_step of one block of kStateColumns columns for some consecutive tokens.
+struct DeltaTask {
+  const float* from = nullptr;  ///< [key_dim][kStateColumns], the state before the first token
+  float* to = nullptr;          ///< the state after the last one
+  uint32_t key_dim = 0;
+  uint32_t tokens = 0;
+  const float* keys = nullptr;     ///< a token's: key_dim values
+  const float* queries = nullptr;  ///< likewise; null: only the state advances
+  const float* values = nullptr;   ///< a token's: kStateColumns values
+  const float* gates = nullptr;    ///< a token's: decay and rate
+  float* out = nullptr;            ///< a token's: kStateColumns values
+  size_t key_stride = 0;
+  size_t query_stride = 0;
+  size_t value_stride = 0;
+  size_t gate_stride = 0;
+  size_t out_stride = 0;
+  float scale = 0;
+};
+
+/// The steps of gated delta nets from src/arithmetic, for sets that have no faster ones.
+void plain_delta(const DeltaTask& task);
+void plain_convolve(const float* rows, size_t stride, const float* weights, uint32_t kernel,
+                    size_t n, float* out);
+bool plain_unit_vector(const float* x, size_t n, int16_t* scratch, float* y);
+void plain_gate(const float* gate, size_t n, float* x);
+
 struct CpuKernels {
   const char* isa;
   /// arithmetic::quantize.
@@ -124,6 +150,15 @@ struct CpuKernels {
   /// split the positions, or on the caller's if it is null. False if there is no memory.
   bool (*attention)(const CacheView& cache, const AttentionTask& task, ThreadPool* pool,
                     AttentionScratch& scratch, float* out);
+  /// arithmetic::delta_step, token by token.
+  void (*delta)(const DeltaTask& task) = plain_delta;
+  /// arithmetic::convolve of n channels: rows of `stride` values, weights [kernel][n].
+  void (*convolve)(const float* rows, size_t stride, const float* weights, uint32_t kernel,
+                   size_t n, float* out) = plain_convolve;
+  /// arithmetic::unit_vector; scratch holds n values.
+  bool (*unit_vector)(const float* x, size_t n, int16_t* scratch, float* y) = plain_unit_vector;
+  /// x *= logistic(gate).
+  void (*gate)(const float* gate, size_t n, float* x) = plain_gate;
 };
 
 /// The reference: src/arithmetic, element by element.

@@ -100,8 +100,15 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
     int16_t* key = &memory[size_t{j} * dim * 2];
     int16_t* value = key + dim;
     for (uint32_t c = 0; c < dim; ++c) {
-      key[c] = cache.keys[chunk][block + key_offset(lane, c)];
-      value[c] = cache.values[chunk][block + value_offset(lane, c, cache.padded_dim)];
+      const size_t key_place = block + key_offset(lane, c);
+      const size_t value_place = block + value_offset(lane, c, cache.padded_dim);
+      if (cache.bits == 8) {
+        key[c] = reinterpret_cast<const int8_t*>(cache.keys[chunk])[key_place];
+        value[c] = reinterpret_cast<const int8_t*>(cache.values[chunk])[value_place];
+      } else {
+        key[c] = cache.keys[chunk][key_place];
+        value[c] = cache.values[chunk][value_place];
+      }
     }
     keys[j] = {{key, dim}, cache.key_exponents[chunk][slot]};
     values[j] = {{value, dim}, cache.value_exponents[chunk][slot]};

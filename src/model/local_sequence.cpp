@@ -1,0 +1,211 @@
+// Bytes of a state, all numbers little-endian:
+//
+//   state     = length:u32 keys_values recurrent?
+//   keys_values = position* of each attention layer, as KvCache::export_positions has them: those
+//                 before `length` that later positions see
+//   recurrent = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
+#include "model/local_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+
+namespace tandem::model {
+namespace {
+
+/// Positions that are exported together, so that memory beside the result stays small.
+constexpr uint32_t kPositions = 256;
+
+}  // namespace
+
+uint32_t checkpoint_limit(const ModelConfig& config) {
+  constexpr uint64_t kBudget = uint64_t{256} << 20;
+  const uint64_t each = checkpoint_bytes(config, 0, config.layers);
+  if (each == 0) return 64;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kBudget / each, 2, 8));
+}
+
+uint64_t checkpoint_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer) {
+  const uint32_t layers = config.recurrent_layers(first_layer, last_layer);
+  if (layers == 0) return 0;
+  return kernels::RecurrentCheckpoint::count(config.delta, layers, kernels::kRollbackWindow) *
+         sizeof(float);
+}
+
+uint64_t LocalSequence::bytes() const {
+  uint64_t bytes = cache_->bytes();
+  if (recurrent_ != nullptr) bytes += recurrent_->bytes();
+  for (const auto& [slot, checkpoint] : checkpoints_) bytes += checkpoint.recurrent.bytes();
+  return bytes;
+}
+
+uint32_t LocalSequence::floor() const {
+  return std::max(cache_->floor(), recurrent_ == nullptr ? 0 : recurrent_->floor());
+}
+
+Status LocalSequence::reserve(uint32_t positions) {
+  if (length_ > kernels::kWindowMargin) cache_->release(length_ - kernels::kWindowMargin);
+  TANDEM_TRY(cache_->reserve(positions));
+  return recurrent_ == nullptr ? Status() : recurrent_->reserve();
+}
+
+void LocalSequence::append(uint32_t tokens, bool ok) {
+  if (recurrent_ != nullptr) {
+    recurrent_->advance(tokens, ok);
+    length_ = recurrent_->length();
+    if (length_ == 0) checkpoints_.clear();
+  } else if (ok) {
+    length_ += tokens;
+  }
+}
+
+Status LocalSequence::rollback(uint32_t length) {
+  if (length > length_) {
+    return invalid("can't roll back to position " + std::to_string(length) + ": the cache holds " +
+                   std::to_string(length_));
+  }
+  if (length != 0 && length < cache_->floor()) {
+    return invalid("can't roll back to position " + std::to_string(length) +
+                   ": layers with a sliding window hold what is needed from position " +
+                   std::to_string(cache_->floor()) + " on");
+  }
+  if (recurrent_ != nullptr) TANDEM_TRY(recurrent_->rollback(length));
+  if (length == 0) cache_->clear();
+  length_ = length;
+  std::erase_if(checkpoints_, [&](const auto& entry) { return entry.second.length > length; });
+  return {};
+}
+
+Status LocalSequence::save(uint32_t slot) {
+  if (checkpoints_.size() >= limit_ && !checkpoints_.contains(slot)) {
+    return invalid("more than " + std::to_string(limit_) + " checkpoints");
+  }
+  Checkpoint checkpoint;
+  checkpoint.length = length_;
+  if (recurrent_ != nullptr) {
+    TANDEM_TRY(recurrent_->reserve());
+    TANDEM_ASSIGN(checkpoint.recurrent, recurrent_->save());
+  }
+  checkpoints_[slot] = std::move(checkpoint);
+  return {};
+}
+
+Status LocalSequence::restore(uint32_t slot, uint32_t length) {
+  const auto found = checkpoints_.find(slot);
+  if (found == checkpoints_.end() || found->second.length != length) {
+    return invalid("no checkpoint " + std::to_string(slot) + " of " + std::to_string(length) +
+                   " positions");
+  }
+  if (length != 0 && length < cache_->floor()) {
+    return invalid("checkpoint " + std::to_string(slot) + " of " + std::to_string(length) +
+                   " positions is out of the reach of layers with a sliding window");
+  }
+  if (recurrent_ != nullptr) TANDEM_TRY(recurrent_->restore(found->second.recurrent));
+  length_ = length;
+  std::erase_if(checkpoints_, [&](const auto& entry) { return entry.second.length > length; });
+  return {};
+}
+
+Result<Digest> LocalSequence::digest() const {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(&length_, 1)));
+  std::vector<int16_t> values;
+  for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
+    for (uint32_t first = cache_->first_seen(layer, length_); first < length_;
+         first += kPositions) {
+      const uint32_t count = std::min(kPositions, length_ - first);
+      values.resize(size_t{count} * cache_->position_values());
+      cache_->export_positions(layer, first, count, values);
+      hash.update(std::as_bytes(std::span(values)));
+    }
+  }
+  if (recurrent_ != nullptr && length_ != 0) {
+    TANDEM_ASSIGN(const auto state, recurrent_->values());
+    hash.update(std::as_bytes(std::span(state)));
+  }
+  return hash.digest();
+}
+
+Result<std::vector<std::byte>> LocalSequence::write() const {
+  ByteWriter writer;
+  writer.write(length_);
+  std::vector<int16_t> values;
+  for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
+    for (uint32_t first = cache_->first_seen(layer, length_); first < length_;
+         first += kPositions) {
+      const uint32_t count = std::min(kPositions, length_ - first);
+      values.resize(size_t{count} * cache_->position_values());
+      cache_->export_positions(layer, first, count, values);
+      writer.append(std::as_bytes(std::span(values)));
+    }
+  }
+  if (recurrent_ != nullptr && length_ != 0) {
+    TANDEM_ASSIGN(const auto checkpoint, recurrent_->save());
+    writer.write(checkpoint.base);
+    writer.append(std::as_bytes(std::span(checkpoint.values)));
+  }
+  return writer.release();
+}
+
+uint64_t LocalSequence::needed(uint32_t length) const {
+  uint64_t positions = 0;
+  for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
+    positions += length - cache_->first_seen(layer, length);
+  }
+  return positions;
+}
+
+Status LocalSequence::read(std::span<const std::byte> bytes) {
+  TANDEM_TRY(rollback(0));
+  const Status status = read_state(bytes);
+  if (!status.ok()) TANDEM_TRY(rollback(0));
+  return status;
+}
+
+Status LocalSequence::read_state(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const auto length = reader.read<uint32_t>();
+  const uint64_t position = uint64_t{cache_->position_values()} * sizeof(int16_t);
+  if (!reader.ok() || length > arithmetic::kMaxPositions ||
+      needed(length) > reader.remaining() / std::max<uint64_t>(position, 1)) {
+    return invalid("the state of a conversation is cut short");
+  }
+  cache_->release(length);
+  TANDEM_TRY(cache_->reserve(length));
+  std::vector<int16_t> values;
+  for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
+    for (uint32_t first = cache_->first_seen(layer, length); first < length; first += kPositions) {
+      const uint32_t count = std::min(kPositions, length - first);
+      const auto part = reader.take(count * position);
+      values.resize(part.size() / sizeof(int16_t));
+      std::memcpy(values.data(), part.data(), part.size());
+      TANDEM_TRY(cache_->import_positions(layer, first, count, values));
+    }
+  }
+  if (recurrent_ != nullptr && length != 0) {
+    TANDEM_TRY(recurrent_->reserve());
+    TANDEM_ASSIGN(auto checkpoint, recurrent_->save());  // of the shape that is wanted
+    checkpoint.base = reader.read<uint32_t>();
+    checkpoint.length = length;
+    const auto part = reader.take(reader.remaining());
+    checkpoint.values.resize(part.size() / sizeof(float));
+    if (part.size() % sizeof(float) != 0 || !reader.ok()) {
+      return invalid("the recurrent state of a conversation is cut short");
+    }
+    if (!part.empty()) std::memcpy(checkpoint.values.data(), part.data(), part.size());
+    for (const float value : checkpoint.values) {
+      if (!std::isfinite(value)) return invalid("a recurrent state holds what is not a number");
+    }
+    TANDEM_TRY(recurrent_->restore(checkpoint));
+  }
+  if (!reader.finished()) return invalid("the state of a conversation has bytes left over");
+  length_ = length;
+  return {};
+}
+
+}  // namespace tandem::model
