@@ -163,11 +163,13 @@ void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFo
 
 // One layer's attention of 8 kv heads of 128 channels, four query heads each, for the last `tokens`
 // of `positions`.
-void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions, uint32_t tokens) {
-  constexpr uint32_t kKvHeads = 8;
+void bench_attention(const CpuKernels& set, ThreadPool& pool, double peak, uint32_t bits,
+                     uint32_t positions, uint32_t tokens) {
+  // Fewer heads where their caches would not fit.
+  const uint32_t kKvHeads = positions > 65536 ? 2 : 8;
   constexpr uint32_t kGroup = 4;
   constexpr uint32_t kDim = 128;
-  CpuKvCache cache(1, kKvHeads, kDim);
+  CpuKvCache cache(1, kKvHeads, kDim, {bits, {}});
   if (!cache.reserve(positions).ok()) return;
   std::mt19937 random(positions);
   std::vector<int16_t> vector(kDim);
@@ -209,9 +211,15 @@ void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions
     });
   });
   const double pairs = static_cast<double>(positions) * tokens * kKvHeads * kGroup;
-  std::printf("  %6u positions %3u tokens  %9.1f us  %5.2f ns a query and position  %5.1f GB/s\n",
-              positions, tokens, time * 1e6, time * 1e9 / pairs,
-              static_cast<double>(cache.bytes()) / time * 1e-9);
+  // Every token reads the cache at least once for all of a kv head's queries; every query
+  // multiplies with keys and values.
+  const double speed = static_cast<double>(cache.bytes()) / time;
+  const double products = pairs * 2 * kDim / time;
+  std::printf(
+      "  %2u bits %6u positions %3u tokens  %9.1f us  %5.2f ns a query and position  %5.1f GB/s "
+      "(%3.0f %% of reading)  %5.1f GMAC/s (%2.0f %% of 118 a core)\n",
+      bits, positions, tokens, time * 1e6, time * 1e9 / pairs, speed * 1e-9, speed / peak * 100,
+      products * 1e-9, products / (118e9 * pool.threads()) * 100);
 }
 
 }  // namespace
@@ -243,9 +251,11 @@ int main(int argc, char** argv) {
   }
   if (part.empty() || part == "attention") {
     std::printf("attention\n");
-    for (const uint32_t positions : {512U, 4096U, 32768U}) {
-      for (const uint32_t tokens : {1U, 4U, 16U}) {
-        bench_attention(*set, pool, positions, tokens);
+    for (const uint32_t bits : {16U, 8U}) {
+      for (const uint32_t positions : {512U, 4096U, 32768U, 262144U}) {
+        for (const uint32_t tokens : {1U, 16U}) {
+          bench_attention(*set, pool, peak, bits, positions, tokens);
+        }
       }
     }
   }

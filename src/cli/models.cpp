@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 struct ModelsFlags {
   std::optional<std::string> folder;
   uint32_t context = 4096;
+  std::string kv = "16";
   std::string cache;
   bool clear_cache = false;
   bool json = false;
@@ -36,6 +37,7 @@ struct Inspection {
   uint64_t stored = 0;   ///< bytes of the checkpoint's tensors
   uint32_t context = 0;  ///< that was asked for, or the model's if it is less
   uint64_t kv_per_position = 0;
+  uint64_t kv_bytes = 0;  ///< KV cache and other state at the context
   Need eight, four;
 };
 
@@ -79,7 +81,8 @@ Need need(const model::ModelConfig& config, model::WeightBits bits, uint64_t kv_
   return result;
 }
 
-Inspection inspect(const fs::path& folder, uint32_t context, const weights::PackedCache* cache) {
+Inspection inspect(const fs::path& folder, uint32_t context, model::KvBits kv,
+                   const weights::PackedCache* cache) {
   Inspection result;
   result.folder = folder.string();
   auto model = Model::open(folder.string());
@@ -97,10 +100,11 @@ Inspection inspect(const fs::path& folder, uint32_t context, const weights::Pack
     return result;
   }
   result.context = std::min(context, model->config.context);
-  result.kv_per_position = model::kv_bytes_per_position(model->config, 0, model->config.layers);
-  const uint64_t kv_bytes = result.kv_per_position * result.context;
-  result.eight = need(model->config, model::WeightBits::k8, kv_bytes);
-  result.four = need(model->config, model::WeightBits::k4, kv_bytes);
+  const uint32_t layers = model->config.layers;
+  result.kv_per_position = model::kv_bytes_per_position(model->config, 0, layers, kv);
+  result.kv_bytes = model::state_bytes(model->config, 0, layers, result.context, kv);
+  result.eight = need(model->config, model::WeightBits::k8, result.kv_bytes);
+  result.four = need(model->config, model::WeightBits::k4, result.kv_bytes);
   if (cache != nullptr) {
     if (const auto known = weights::known_manifest(*model->checkpoint)) {
       weights::tell_contents(*known, *model->checkpoint);
@@ -130,6 +134,7 @@ nlohmann::ordered_json to_json(const Inspection& one) {
   if (!one.problem.empty()) return object;
   object["context"] = one.context;
   object["kv_bytes_per_position"] = one.kv_per_position;
+  object["kv_bytes"] = one.kv_bytes;
   const auto width = [&](const Need& need) {
     return nlohmann::ordered_json{{"bytes_per_layer", need.layer},
                                   {"layers_bytes", need.layers},
@@ -152,13 +157,12 @@ std::string to_text(const Inspection& one) {
             "\n";
   }
   if (!one.problem.empty()) return text + "  can't be run: " + one.problem + "\n";
-  const auto kv = one.kv_per_position * one.context;
   std::vector<std::vector<std::string>> rows{
       {"  weights", "a layer", "all layers", "embedding, head",
        "kv cache at " + std::to_string(one.context), "total", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
-                    bytes_text(kv), bytes_text(need.total),
+                    bytes_text(one.kv_bytes), bytes_text(need.total),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});
   }
   return text + table(rows, {false, true, true, true, true, true, true});
@@ -186,6 +190,8 @@ int models_command(Arguments arguments) {
   flags.add_positional("DIR", own.folder, "folder of a model, or of models", false);
   flags.add("--context", "N", own.context, 1, 10'000'000,
             "positions that the KV cache is to hold (default: 4096, or what the model has)");
+  flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
+                   "bits of a key's or value's channel in the KV cache (default: 16)");
   add_cache_flag(flags, own.cache);
   flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
   flags.add("--json", own.json, "print one JSON object");
@@ -225,7 +231,8 @@ int models_command(Arguments arguments) {
   std::string text;
   bool any = false;
   for (const fs::path& folder : folders) {
-    const Inspection one = inspect(folder, own.context, cache->get());
+    const model::KvBits kv = own.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
+    const Inspection one = inspect(folder, own.context, kv, cache->get());
     any = any || one.problem.empty();
     if (own.json) {
       object["models"].push_back(to_json(one));

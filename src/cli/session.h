@@ -35,6 +35,7 @@ struct ModelFlags {
   std::string split;
   uint32_t local = 0;  ///< worker processes to start; 0 is none
   std::string weights = "8";
+  std::string kv = "16";
   uint32_t threads = 0;  ///< 0: as many as there are cores
   std::string isa = "best";
   uint32_t context = 0;  ///< 0: what the command needs

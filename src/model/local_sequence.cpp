@@ -1,8 +1,8 @@
 // Bytes of a state, all numbers little-endian:
 //
-//   state     = length:u32 keys_values recurrent?
+//   state     = length:u32 floor:u32 keys_values recurrent?
 //   keys_values = position* of each attention layer, as KvCache::export_positions has them: those
-//                 before `length` that later positions see
+//                 before `length` that positions from `floor` on see
 //   recurrent = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
 #include "model/local_sequence.h"
 
@@ -133,11 +133,13 @@ Result<Digest> LocalSequence::digest() const {
 
 Result<std::vector<std::byte>> LocalSequence::write() const {
   ByteWriter writer;
+  const uint32_t floor =
+      std::max(cache_->floor(), length_ - std::min(length_, kernels::kWindowMargin));
   writer.write(length_);
+  writer.write(floor);
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    for (uint32_t first = cache_->first_seen(layer, length_); first < length_;
-         first += kPositions) {
+    for (uint32_t first = cache_->first_seen(layer, floor); first < length_; first += kPositions) {
       const uint32_t count = std::min(kPositions, length_ - first);
       values.resize(size_t{count} * cache_->position_values());
       cache_->export_positions(layer, first, count, values);
@@ -152,10 +154,10 @@ Result<std::vector<std::byte>> LocalSequence::write() const {
   return writer.release();
 }
 
-uint64_t LocalSequence::needed(uint32_t length) const {
+uint64_t LocalSequence::needed(uint32_t length, uint32_t floor) const {
   uint64_t positions = 0;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    positions += length - cache_->first_seen(layer, length);
+    positions += length - cache_->first_seen(layer, floor);
   }
   return positions;
 }
@@ -170,16 +172,17 @@ Status LocalSequence::read(std::span<const std::byte> bytes) {
 Status LocalSequence::read_state(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto length = reader.read<uint32_t>();
+  const auto floor = reader.read<uint32_t>();
   const uint64_t position = uint64_t{cache_->position_values()} * sizeof(int16_t);
-  if (!reader.ok() || length > arithmetic::kMaxPositions ||
-      needed(length) > reader.remaining() / std::max<uint64_t>(position, 1)) {
+  if (!reader.ok() || length > arithmetic::kMaxPositions || floor > length ||
+      needed(length, floor) > reader.remaining() / std::max<uint64_t>(position, 1)) {
     return invalid("the state of a conversation is cut short");
   }
-  cache_->release(length);
+  cache_->release(floor);
   TANDEM_TRY(cache_->reserve(length));
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    for (uint32_t first = cache_->first_seen(layer, length); first < length; first += kPositions) {
+    for (uint32_t first = cache_->first_seen(layer, floor); first < length; first += kPositions) {
       const uint32_t count = std::min(kPositions, length - first);
       const auto part = reader.take(count * position);
       values.resize(part.size() / sizeof(int16_t));

@@ -69,6 +69,7 @@ PeerModel RingState::peer_model() {
   }
   model.load.config_json = options_.config_json;
   model.load.weight_bits = static_cast<uint8_t>(options_.local.weights);
+  model.load.kv_bits = static_cast<uint8_t>(options_.local.kv);
   model.load.context = options_.context;
   model.config = &options_.config;
   model.source = options_.source;

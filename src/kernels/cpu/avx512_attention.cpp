@@ -422,18 +422,49 @@ TANDEM_AVX512 void sum_rows(const CacheView& cache, const AttentionTask&, const 
   if (far.count > 0) sum_blocks<Rows, false>(cache, plan, row, far);
 }
 
-// n is a multiple of 256.
-TANDEM_AVX512 void widen(const int8_t* in, size_t n, int16_t* out) {
-  for (size_t i = 0; i < n; i += 32) {
-    _mm512_storeu_si512(out + i, _mm512_cvtepi8_epi16(
-                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i))));
+// 16 multipliers, each twice.
+TANDEM_AVX512 inline __m512i twice(const uint8_t* multipliers) {
+  const __m512i m = _mm512_add_epi32(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(multipliers))),
+      _mm512_set1_epi32(1));
+  return _mm512_or_si512(m, _mm512_slli_epi32(m, 16));
+}
+TANDEM_AVX512 inline void widen(const int8_t* in, __m512i multipliers, int16_t* out) {
+  const __m512i wide =
+      _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+  _mm512_storeu_si512(out, _mm512_mullo_epi16(wide, multipliers));
+}
+
+TANDEM_AVX512 void widen_keys(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                              int16_t* out) {
+  __m512i m = _mm512_setzero_si512();
+  for (size_t pair = 0; pair < padded_dim / 2; ++pair) {
+    if (pair % (a::kNarrowGroup / 2) == 0) m = twice(multipliers + pair);
+    touch(reinterpret_cast<const uint8_t*>(in) + pair * 32 + size_t{padded_dim} * 32);
+    widen(in + pair * 32, m, out + pair * 32);
   }
 }
 
-constexpr AttentionSteps kSteps = {
-    4,         {score_rows<1>, score_rows<2>, score_rows<3>, score_rows<4>}, largest_score,
-    weigh_row, {sum_rows<1>, sum_rows<2>, sum_rows<3>, sum_rows<4>},         finish_row,
-    widen};
+TANDEM_AVX512 void widen_values(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                                int16_t* out) {
+  for (size_t pair = 0; pair < 8; ++pair) {
+    for (size_t c = 0; c < padded_dim; c += 16) {
+      const uint8_t* m = multipliers + c / a::kNarrowGroup * 16 + pair * 2;
+      const size_t place = (pair * padded_dim + c) * 2;
+      touch(reinterpret_cast<const uint8_t*>(in) + place + size_t{padded_dim} * 32);
+      widen(in + place, _mm512_set1_epi32((m[0] + 1) | (m[1] + 1) << 16), out + place);
+    }
+  }
+}
+
+constexpr AttentionSteps kSteps = {4,
+                                   {score_rows<1>, score_rows<2>, score_rows<3>, score_rows<4>},
+                                   largest_score,
+                                   weigh_row,
+                                   {sum_rows<1>, sum_rows<2>, sum_rows<3>, sum_rows<4>},
+                                   finish_row,
+                                   widen_keys,
+                                   widen_values};
 
 }  // namespace
 

@@ -16,13 +16,16 @@ size_t vector_bytes(uint32_t padded_dim, uint32_t bits) {
   return size_t{kChunk} * padded_dim * (bits / 8);
 }
 
-// The same with values, and an exponent each a position.
-size_t head_bytes(uint32_t padded_dim, uint32_t bits) {
-  return 2 * vector_bytes(padded_dim, bits) + 2 * sizeof(int16_t) * kChunk;
+// Bytes of the multipliers of either; none of 16 bits.
+size_t multiplier_bytes(uint32_t padded_dim, uint32_t bits) {
+  constexpr uint32_t kGroup = arithmetic::kNarrowGroup;
+  return bits == 8 ? size_t{kChunk} * ((padded_dim + kGroup - 1) / kGroup) : 0;
 }
 
-size_t key_place(uint32_t lane, uint32_t channel, uint32_t) {
-  return key_offset(lane, channel);
+// Keys and values with these and an exponent each a position.
+size_t head_bytes(uint32_t padded_dim, uint32_t bits) {
+  return 2 * (vector_bytes(padded_dim, bits) + multiplier_bytes(padded_dim, bits) +
+              sizeof(int16_t) * kChunk);
 }
 
 }  // namespace
@@ -65,7 +68,7 @@ Status CpuKvCache::reserve(uint32_t positions) {
       if (layer.chunks.size() >= layer.first) {
         if (layer.unused.empty()) {
           chunk = Chunk(bytes);
-          if (chunk.size() == 0) {
+          if (chunk.data() == nullptr) {
             return Error{ErrorKind::kMemory, "no memory for the KV cache's next 256 positions (" +
                                                  std::to_string(layers_.size() * bytes) +
                                                  " bytes)"};
@@ -79,7 +82,7 @@ Status CpuKvCache::reserve(uint32_t positions) {
       for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
         Head& head = heads_[index(i, kv_head)];
         const auto place = [&](size_t offset) {
-          if (chunk.size() == 0) return static_cast<const int16_t*>(nullptr);
+          if (chunk.data() == nullptr) return static_cast<const int16_t*>(nullptr);
           return reinterpret_cast<const int16_t*>(
               chunk.data() + kv_head * head_bytes(padded_dim_, bits_) + offset);
         };
@@ -88,6 +91,12 @@ Status CpuKvCache::reserve(uint32_t positions) {
         head.values.push_back(place(vectors));
         head.key_exponents.push_back(place(2 * vectors));
         head.value_exponents.push_back(place(2 * vectors + sizeof(int16_t) * kChunk));
+        if (bits_ == 8) {
+          const size_t first = 2 * vectors + 2 * sizeof(int16_t) * kChunk;
+          const size_t second = first + multiplier_bytes(padded_dim_, bits_);
+          head.key_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(first)));
+          head.value_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(second)));
+        }
       }
       layer.chunks.push_back(std::move(chunk));
     }
@@ -114,11 +123,12 @@ void CpuKvCache::let_go(uint32_t layer, size_t chunks) {
   Layer& one = layers_[layer];
   one.first = std::max(one.first, chunks);
   for (size_t c = 0; c < std::min(one.first, one.chunks.size()); ++c) {
-    if (one.chunks[c].size() == 0) continue;
+    if (one.chunks[c].data() == nullptr) continue;
     one.unused.push_back(std::move(one.chunks[c]));
     for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
       Head& head = heads_[index(layer, kv_head)];
       head.keys[c] = head.values[c] = head.key_exponents[c] = head.value_exponents[c] = nullptr;
+      if (bits_ == 8) head.key_multipliers[c] = head.value_multipliers[c] = nullptr;
     }
   }
 }
@@ -137,49 +147,98 @@ void CpuKvCache::clear() {
 
 CacheView CpuKvCache::view(uint32_t layer, uint32_t kv_head) const {
   const Head& head = heads_[index(layer, kv_head)];
-  return {head_dim_,          padded_dim_,         bits_, head.keys, head.values,
-          head.key_exponents, head.value_exponents};
+  return {head_dim_,
+          padded_dim_,
+          bits_,
+          head.keys,
+          head.values,
+          head.key_exponents,
+          head.value_exponents,
+          head.key_multipliers,
+          head.value_multipliers};
 }
 
-void CpuKvCache::store(const int16_t* chunk, int16_t* exponents, uint32_t slot,
-                       size_t (*offset)(uint32_t lane, uint32_t channel, uint32_t padded_dim),
-                       const int16_t* values, int32_t exponent) {
-  const size_t block = size_t{slot / arithmetic::kBlock} * arithmetic::kBlock * padded_dim_;
+// The pointers are const for readers; the memory is this cache's own.
+CpuKvCache::Place CpuKvCache::key_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const {
+  const Head& head = heads_[index(layer, kv_head)];
+  return {const_cast<int16_t*>(head.keys[chunk]), const_cast<int16_t*>(head.key_exponents[chunk]),
+          bits_ == 8 ? const_cast<uint8_t*>(head.key_multipliers[chunk]) : nullptr, true};
+}
+
+CpuKvCache::Place CpuKvCache::value_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const {
+  const Head& head = heads_[index(layer, kv_head)];
+  return {const_cast<int16_t*>(head.values[chunk]),
+          const_cast<int16_t*>(head.value_exponents[chunk]),
+          bits_ == 8 ? const_cast<uint8_t*>(head.value_multipliers[chunk]) : nullptr, false};
+}
+
+size_t CpuKvCache::Place::offset(uint32_t slot, uint32_t channel, uint32_t padded_dim) const {
   const uint32_t lane = slot % arithmetic::kBlock;
-  // The pointers are const for readers; the memory is this cache's own.
-  if (bits_ == 8) {
-    int16_t rounded[arithmetic::kMaxHeadDim];
-    std::copy_n(values, head_dim_, rounded);
-    exponent += arithmetic::narrow({rounded, head_dim_});
-    auto* bytes = reinterpret_cast<int8_t*>(const_cast<int16_t*>(chunk)) + block;
+  const size_t block = size_t{slot / arithmetic::kBlock} * arithmetic::kBlock * padded_dim;
+  return block + (key ? key_offset(lane, channel) : value_offset(lane, channel, padded_dim));
+}
+
+size_t CpuKvCache::multiplier_offset(uint32_t slot, uint32_t channel) const {
+  const size_t groups = (padded_dim_ + arithmetic::kNarrowGroup - 1) / arithmetic::kNarrowGroup;
+  return (slot / arithmetic::kBlock * groups + channel / arithmetic::kNarrowGroup) *
+             arithmetic::kBlock +
+         slot % arithmetic::kBlock;
+}
+
+void CpuKvCache::store(const Place& place, uint32_t slot, const int16_t* values, int32_t exponent) {
+  place.exponents[slot] = static_cast<int16_t>(exponent);
+  if (bits_ == 16) {
     for (uint32_t c = 0; c < head_dim_; ++c) {
-      bytes[offset(lane, c, padded_dim_)] = static_cast<int8_t>(rounded[c]);
+      place.vectors[place.offset(slot, c, padded_dim_)] = values[c];
     }
-  } else {
-    int16_t* place = const_cast<int16_t*>(chunk) + block;
-    for (uint32_t c = 0; c < head_dim_; ++c) place[offset(lane, c, padded_dim_)] = values[c];
+    return;
   }
-  exponents[slot] = static_cast<int16_t>(exponent);
+  auto* bytes = reinterpret_cast<int8_t*>(place.vectors);
+  for (uint32_t first = 0; first < head_dim_; first += arithmetic::kNarrowGroup) {
+    const uint32_t count = std::min(arithmetic::kNarrowGroup, head_dim_ - first);
+    int8_t q[arithmetic::kNarrowGroup];
+    const int32_t m = arithmetic::narrow({values + first, count}, {q, count});
+    place.multipliers[multiplier_offset(slot, first)] = static_cast<uint8_t>(m - 1);
+    for (uint32_t c = 0; c < count; ++c) bytes[place.offset(slot, first + c, padded_dim_)] = q[c];
+  }
 }
 
 void CpuKvCache::store_key(uint32_t layer, uint32_t kv_head, uint32_t position,
                            const int16_t* values, int32_t exponent) {
-  const Head& head = heads_[index(layer, kv_head)];
-  const uint32_t chunk = position / kChunk;
-  store(head.keys[chunk], const_cast<int16_t*>(head.key_exponents[chunk]), position % kChunk,
-        key_place, values, exponent);
+  store(key_place(layer, kv_head, position / kChunk), position % kChunk, values, exponent);
 }
 
 void CpuKvCache::store_value(uint32_t layer, uint32_t kv_head, uint32_t position,
                              const int16_t* values, int32_t exponent) {
-  const Head& head = heads_[index(layer, kv_head)];
-  const uint32_t chunk = position / kChunk;
-  store(head.values[chunk], const_cast<int16_t*>(head.value_exponents[chunk]), position % kChunk,
-        value_offset, values, exponent);
+  store(value_place(layer, kv_head, position / kChunk), position % kChunk, values, exponent);
 }
 
-int16_t CpuKvCache::value_at(const int16_t* chunk, size_t offset) const {
-  return bits_ == 8 ? reinterpret_cast<const int8_t*>(chunk)[offset] : chunk[offset];
+bool CpuKvCache::restore(const Place& place, uint32_t slot, const int16_t* values) {
+  auto* bytes = reinterpret_cast<int8_t*>(place.vectors);
+  for (uint32_t first = 0; first < head_dim_; first += arithmetic::kNarrowGroup) {
+    const uint32_t end = std::min(first + arithmetic::kNarrowGroup, head_dim_);
+    // Multiples may have become such by a multiplier above the least one.
+    uint8_t& multiplier = place.multipliers[multiplier_offset(slot, first)];
+    const auto exact = [&](int32_t m) {
+      return std::all_of(values + first, values + end,
+                         [m](int16_t v) { return v % m == 0 && v / m >= -127 && v / m <= 127; });
+    };
+    int32_t m = multiplier + 1;
+    while (m <= 256 && !exact(m)) ++m;
+    if (m > 256) return false;
+    multiplier = static_cast<uint8_t>(m - 1);
+    for (uint32_t c = first; c < end; ++c) {
+      bytes[place.offset(slot, c, padded_dim_)] = static_cast<int8_t>(values[c] / m);
+    }
+  }
+  return true;
+}
+
+int16_t CpuKvCache::value_at(const Place& place, uint32_t slot, uint32_t channel) const {
+  const size_t offset = place.offset(slot, channel, padded_dim_);
+  if (bits_ == 16) return place.vectors[offset];
+  const int32_t q = reinterpret_cast<const int8_t*>(place.vectors)[offset];
+  return static_cast<int16_t>(q * (place.multipliers[multiplier_offset(slot, channel)] + 1));
 }
 
 void CpuKvCache::export_positions(uint32_t layer, uint32_t first, uint32_t count,
@@ -187,18 +246,13 @@ void CpuKvCache::export_positions(uint32_t layer, uint32_t first, uint32_t count
   int16_t* to = out.data();
   for (uint32_t position = first; position < first + count; ++position) {
     const uint32_t slot = position % kChunk;
-    const uint32_t lane = slot % arithmetic::kBlock;
-    const size_t block = size_t{slot / arithmetic::kBlock} * arithmetic::kBlock * padded_dim_;
     for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
-      const Head& head = heads_[index(layer, kv_head)];
-      const uint32_t chunk = position / kChunk;
-      *to++ = head.key_exponents[chunk][slot];
-      *to++ = head.value_exponents[chunk][slot];
-      for (uint32_t c = 0; c < head_dim_; ++c)
-        *to++ = value_at(head.keys[chunk], block + key_offset(lane, c));
-      for (uint32_t c = 0; c < head_dim_; ++c) {
-        *to++ = value_at(head.values[chunk], block + value_offset(lane, c, padded_dim_));
-      }
+      const Place key = key_place(layer, kv_head, position / kChunk);
+      const Place value = value_place(layer, kv_head, position / kChunk);
+      *to++ = key.exponents[slot];
+      *to++ = value.exponents[slot];
+      for (uint32_t c = 0; c < head_dim_; ++c) *to++ = value_at(key, slot, c);
+      for (uint32_t c = 0; c < head_dim_; ++c) *to++ = value_at(value, slot, c);
     }
   }
 }
@@ -210,19 +264,24 @@ Status CpuKvCache::import_positions(uint32_t layer, uint32_t first, uint32_t cou
   }
   // Rotating a key brings its exponent down by 15, and its integers up again by less than that.
   constexpr int kLeast = arithmetic::kMinExponent - 14;
-  const int32_t most = bits_ == 8 ? 127 : arithmetic::kMaxActivation;
-  const int more = bits_ == 8 ? 8 : 0;
+  constexpr int32_t kMost = arithmetic::kMaxActivation;
   const int16_t* from = in.data();
   for (uint32_t position = first; position < first + count; ++position) {
     for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head, from += 2 * (1 + head_dim_)) {
-      const auto usable = [most](int16_t x) { return x >= -most && x <= most; };
-      if (from[0] < kLeast - 15 || from[0] > 116 + more || from[1] < kLeast ||
-          from[1] > 114 + more ||
+      const auto usable = [](int16_t x) { return x >= -kMost && x <= kMost; };
+      if (from[0] < kLeast - 15 || from[0] > 116 || from[1] < kLeast || from[1] > 114 ||
           !std::all_of(from + 2, from + 2 + 2 * size_t{head_dim_}, usable)) {
         return invalid("a key or value out of its range");
       }
-      store_key(layer, kv_head, position, from + 2, from[0]);
-      store_value(layer, kv_head, position, from + 2 + head_dim_, from[1]);
+      const uint32_t slot = position % kChunk;
+      const Place key = key_place(layer, kv_head, position / kChunk);
+      const Place value = value_place(layer, kv_head, position / kChunk);
+      store(key, slot, from + 2, from[0]);
+      store(value, slot, from + 2 + head_dim_, from[1]);
+      if (bits_ == 8 &&
+          !(restore(key, slot, from + 2) && restore(value, slot, from + 2 + head_dim_))) {
+        return invalid("a key or value that no 8 bits stand for");
+      }
     }
   }
   return {};

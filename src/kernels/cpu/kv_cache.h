@@ -58,6 +58,8 @@ class CpuKvCache final : public KvCache {
     std::vector<const int16_t*> values;
     std::vector<const int16_t*> key_exponents;
     std::vector<const int16_t*> value_exponents;
+    std::vector<const uint8_t*> key_multipliers;  // of 8 bits
+    std::vector<const uint8_t*> value_multipliers;
   };
   struct Layer {
     uint32_t window = 0;
@@ -68,12 +70,23 @@ class CpuKvCache final : public KvCache {
   [[nodiscard]] size_t index(uint32_t layer, uint32_t kv_head) const {
     return size_t{layer} * kv_heads_ + kv_head;
   }
-  // Chunks of a layer that come before the first one that passes from `floor` on see.
+  // Gives up a layer's first chunks.
   void let_go(uint32_t layer, size_t chunks);
-  void store(const int16_t* chunk, int16_t* exponents, uint32_t slot,
-             size_t (*offset)(uint32_t lane, uint32_t channel, uint32_t padded_dim),
-             const int16_t* values, int32_t exponent);
-  [[nodiscard]] int16_t value_at(const int16_t* chunk, size_t offset) const;
+  // Where one head's keys, or values, of a chunk lie.
+  struct Place {
+    int16_t* vectors;
+    int16_t* exponents;
+    uint8_t* multipliers;
+    bool key;
+    [[nodiscard]] size_t offset(uint32_t slot, uint32_t channel, uint32_t padded_dim) const;
+  };
+  [[nodiscard]] Place key_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const;
+  [[nodiscard]] Place value_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const;
+  [[nodiscard]] size_t multiplier_offset(uint32_t slot, uint32_t channel) const;
+  void store(const Place& place, uint32_t slot, const int16_t* values, int32_t exponent);
+  // The same for what was exported, which becomes the same again; false if it was of 16 bits.
+  [[nodiscard]] bool restore(const Place& place, uint32_t slot, const int16_t* values);
+  [[nodiscard]] int16_t value_at(const Place& place, uint32_t slot, uint32_t channel) const;
 
   uint32_t kv_heads_;
   uint32_t head_dim_;
