@@ -61,6 +61,8 @@ class KvCache {
 
   /// Makes room for `positions` positions in all, in every layer. Error: kMemory.
   [[nodiscard]] virtual Status reserve(uint32_t positions) = 0;
+  /// CacheOptions::bits.
+  [[nodiscard]] virtual uint32_t bits() const = 0;
   /// Says that no pass will begin below `floor` again: layers with a window let go of what no such
   /// pass sees. Call it before reserve(), which then finds that memory.
   virtual void release(uint32_t floor) = 0;

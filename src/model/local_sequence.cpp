@@ -1,6 +1,6 @@
 // Bytes of a state, all numbers little-endian:
 //
-//   state     = length:u32 floor:u32 keys_values recurrent?
+//   state     = length:u32 floor:u32 bits:u32 keys_values recurrent?
 //   keys_values = position* of each attention layer, as KvCache::export_positions has them: those
 //                 before `length` that positions from `floor` on see
 //   recurrent = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
@@ -137,6 +137,7 @@ Result<std::vector<std::byte>> LocalSequence::write() const {
       std::max(cache_->floor(), length_ - std::min(length_, kernels::kWindowMargin));
   writer.write(length_);
   writer.write(floor);
+  writer.write(cache_->bits());
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
     for (uint32_t first = cache_->first_seen(layer, floor); first < length_; first += kPositions) {
@@ -173,10 +174,15 @@ Status LocalSequence::read_state(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto length = reader.read<uint32_t>();
   const auto floor = reader.read<uint32_t>();
+  const auto bits = reader.read<uint32_t>();
   const uint64_t position = uint64_t{cache_->position_values()} * sizeof(int16_t);
   if (!reader.ok() || length > arithmetic::kMaxPositions || floor > length ||
       needed(length, floor) > reader.remaining() / std::max<uint64_t>(position, 1)) {
     return invalid("the state of a conversation is cut short");
+  }
+  if (bits != cache_->bits()) {
+    return invalid("the state of a conversation has keys and values of " + std::to_string(bits) +
+                   " bits, this one has " + std::to_string(cache_->bits()));
   }
   cache_->release(floor);
   TANDEM_TRY(cache_->reserve(length));

@@ -264,6 +264,9 @@ TEST(Stage, WindowsFreeTheirKeysAndValuesAndAnswersStayTheSame) {
     auto read = model.stage->new_sequence();
     ASSERT_TRUE(read->read(*bytes).ok());
     EXPECT_EQ(read->length(), kLength);
+    StageOptions others = options;
+    others.kv = bits == KvBits::k16 ? KvBits::k8 : KvBits::k16;
+    EXPECT_FALSE(load(files, others).stage->new_sequence()->read(*bytes).ok());
     const std::vector<uint32_t> more = {1, 2, 3};
     EXPECT_EQ(model.last_logits(*read, more), model.last_logits(*whole, more));
   }

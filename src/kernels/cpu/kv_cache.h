@@ -20,6 +20,7 @@ class CpuKvCache final : public KvCache {
 
   [[nodiscard]] Status reserve(uint32_t positions) override;
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  [[nodiscard]] uint32_t bits() const override { return bits_; }
   void release(uint32_t floor) override;
   [[nodiscard]] uint32_t floor() const override { return floor_; }
   void clear() override;
