@@ -327,7 +327,6 @@ TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, 
                                        const uint8_t* weights, const int16_t* values, size_t dim,
                                        size_t c) {
   const size_t row_bytes = size_t{plan.stride()} * 64;
-  const int16_t* next = values + 16 * dim;
   const __m512i high = Unsigned ? _mm512_set1_epi32(INT_MIN) : _mm512_setzero_si512();
   const auto low = [join](int r) { return Unsigned ? join[r].start_low : 0; };
   Sums s0;
@@ -338,25 +337,27 @@ TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, 
   if constexpr (Rows > 1) start(_mm512_set1_epi32(low(1)), high, s1);
   if constexpr (Rows > 2) start(_mm512_set1_epi32(low(2)), high, s2);
   if constexpr (Rows > 3) start(_mm512_set1_epi32(low(3)), high, s3);
+  const uint8_t* w1 = weights + row_bytes;
+  const uint8_t* w2 = w1 + row_bytes;
+  const uint8_t* w3 = w2 + row_bytes;
+  const int16_t* two = values + c * 2;
+  const auto* ahead = reinterpret_cast<const uint8_t*>(two + 16 * dim);
 #pragma GCC unroll 8
   for (size_t pair = 0; pair < 8; ++pair) {
-    const size_t place = (pair * dim + c) * 2;
-    const __m512i first = _mm512_loadu_si512(values + place);
+    const __m512i first = _mm512_loadu_si512(two);
     __m512i second = first;
-    touch(reinterpret_cast<const uint8_t*>(next + place));
+    touch(ahead);
     if constexpr (Vectors == 2) {
-      second = _mm512_loadu_si512(values + place + 32);
-      touch(reinterpret_cast<const uint8_t*>(next + place + 32));
+      second = _mm512_loadu_si512(two + 32);
+      touch(ahead + 64);
     }
-    const uint8_t* w = weights + pair * 4;
-    add_two<Vectors>(s0, first, second, w, w + 32);
-    if constexpr (Rows > 1) add_two<Vectors>(s1, first, second, w + row_bytes, w + row_bytes + 32);
-    if constexpr (Rows > 2) {
-      add_two<Vectors>(s2, first, second, w + 2 * row_bytes, w + 2 * row_bytes + 32);
-    }
-    if constexpr (Rows > 3) {
-      add_two<Vectors>(s3, first, second, w + 3 * row_bytes, w + 3 * row_bytes + 32);
-    }
+    two += dim * 2;
+    ahead += dim * 4;
+    const size_t w = pair * 4;
+    add_two<Vectors>(s0, first, second, weights + w, weights + w + 32);
+    if constexpr (Rows > 1) add_two<Vectors>(s1, first, second, w1 + w, w1 + w + 32);
+    if constexpr (Rows > 2) add_two<Vectors>(s2, first, second, w2 + w, w2 + w + 32);
+    if constexpr (Rows > 3) add_two<Vectors>(s3, first, second, w3 + w, w3 + w + 32);
   }
   int64_t* totals = plan.totals + size_t{row} * dim + c;
   join_block<Vectors, Unsigned>(join[0], s0, totals);
