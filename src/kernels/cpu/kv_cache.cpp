@@ -236,8 +236,8 @@ bool CpuKvCache::restore(const Place& place, uint32_t slot, const int16_t* value
 
 int16_t CpuKvCache::value_at(const Place& place, uint32_t slot, uint32_t channel) const {
   const size_t offset = place.offset(slot, channel, padded_dim_);
-  if (bits_ == 16) return place.vectors[offset];
-  const int32_t q = reinterpret_cast<const int8_t*>(place.vectors)[offset];
+  if (place.multipliers == nullptr) return place.vectors[offset];
+  const auto q = static_cast<int32_t>(reinterpret_cast<const int8_t*>(place.vectors)[offset]);
   return static_cast<int16_t>(q * (place.multipliers[multiplier_offset(slot, channel)] + 1));
 }
 
