@@ -118,6 +118,13 @@ struct AttentionPlan {
     if (wide != nullptr) return wide + size_t{block - wide_from} * arithmetic::kBlock * padded_dim;
     return stored(chunks, first_block + block, padded_dim);
   }
+  /// The block that lies `count` further on, to be touched ahead of its use: in the next chunk
+  /// perhaps. At the end, and where blocks are widened, one that is there already.
+  [[nodiscard]] const int16_t* block_after(std::span<const int16_t* const> chunks, uint32_t block,
+                                           uint32_t count, uint32_t padded_dim) const {
+    const bool there = wide != nullptr || block + count >= blocks;
+    return block_of(chunks, there ? block : block + count, padded_dim);
+  }
   [[nodiscard]] const int16_t* exponents_of(std::span<const int16_t* const> chunks,
                                             uint32_t block) const {
     return stored(chunks, first_block + block, 1);

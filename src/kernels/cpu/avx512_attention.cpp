@@ -108,15 +108,16 @@ TANDEM_AVX512_INLINE void score_blocks(const CacheView& cache, const AttentionTa
   if constexpr (Rows > 1) start(zero, zero, s1);
   if constexpr (Rows > 2) start(zero, zero, s2);
   if constexpr (Rows > 3) start(zero, zero, s3);
-  // The blocks after these follow them in their chunk.
-  const size_t ahead = 16 * dim * Vectors;
+  const int16_t* ahead = plan.block_after(cache.keys, block, Vectors, cache.padded_dim);
+  const int16_t* ahead_too =
+      Vectors == 2 ? plan.block_after(cache.keys, block + 1, Vectors, cache.padded_dim) : ahead;
   for (size_t pair = 0; pair < dim / 2; ++pair) {
     const __m512i first = _mm512_loadu_si512(keys + pair * 32);
     __m512i second = first;
-    touch(reinterpret_cast<const uint8_t*>(keys + ahead + pair * 32));
+    touch(reinterpret_cast<const uint8_t*>(ahead + pair * 32));
     if constexpr (Vectors == 2) {
       second = _mm512_loadu_si512(others + pair * 32);
-      touch(reinterpret_cast<const uint8_t*>(others + ahead + pair * 32));
+      touch(reinterpret_cast<const uint8_t*>(ahead_too + pair * 32));
     }
     const uint8_t* planes = q + pair * 8;
     add_two<Vectors>(s0, first, second, planes, planes + 4);
@@ -324,8 +325,8 @@ struct Blocks {
 // overflows: |sum| <= 4095 * 32639 * 16 = 2^31 - 8,975,168.
 template <int Rows, int Vectors, bool Unsigned>
 TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, const Join* join,
-                                       const uint8_t* weights, const int16_t* values, size_t dim,
-                                       size_t c) {
+                                       const uint8_t* weights, const int16_t* values,
+                                       const int16_t* next, size_t dim, size_t c) {
   const size_t row_bytes = size_t{plan.stride()} * 64;
   const __m512i high = Unsigned ? _mm512_set1_epi32(INT_MIN) : _mm512_setzero_si512();
   const auto low = [join](int r) { return Unsigned ? join[r].start_low : 0; };
@@ -341,7 +342,7 @@ TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, 
   const uint8_t* w2 = w1 + row_bytes;
   const uint8_t* w3 = w2 + row_bytes;
   const int16_t* two = values + c * 2;
-  const auto* ahead = reinterpret_cast<const uint8_t*>(two + 16 * dim);
+  const auto* ahead = reinterpret_cast<const uint8_t*>(next + c * 2);
 #pragma GCC unroll 8
   for (size_t pair = 0; pair < 8; ++pair) {
     const __m512i first = _mm512_loadu_si512(two);
@@ -375,11 +376,12 @@ TANDEM_AVX512 void sum_blocks(const CacheView& cache, const AttentionPlan& plan,
     const Join* join = blocks.joins[i];
     const uint8_t* weights = row_weights + size_t{blocks.index[i]} * 64;
     const int16_t* values = plan.block_of(cache.values, blocks.index[i], cache.padded_dim);
+    const int16_t* next = plan.block_after(cache.values, blocks.index[i], 1, cache.padded_dim);
     size_t c = 0;
     for (; c + 32 <= dim; c += 32) {
-      sum_channels<Rows, 2, Unsigned>(plan, row, join, weights, values, dim, c);
+      sum_channels<Rows, 2, Unsigned>(plan, row, join, weights, values, next, dim, c);
     }
-    if (c < dim) sum_channels<Rows, 1, Unsigned>(plan, row, join, weights, values, dim, c);
+    if (c < dim) sum_channels<Rows, 1, Unsigned>(plan, row, join, weights, values, next, dim, c);
   }
 }
 
