@@ -217,6 +217,25 @@ TEST(Stage, ReportsProgressUpToTheTotal) {
   EXPECT_EQ(last, all);
 }
 
+// Three and five threads can't share two kv heads: they share positions.
+TEST(Stage, ThreadsThatShareThePositionsOfAKvHeadGiveTheSameBits) {
+  Files files = open("qwen3");
+  files.config.context = 2048;
+  const std::vector<uint32_t> tokens = test_tokens(files.config, 1503);
+  std::vector<float> wanted;
+  for (const uint32_t threads : {1U, 3U, 5U}) {
+    Loaded model = load(files, with(threads, Isa::kBest));
+    auto sequence = model.stage->new_sequence();
+    std::vector<float> got = model.last_logits(*sequence, std::span(tokens).first(1500));
+    for (uint32_t i = 1500; i < tokens.size(); ++i) {
+      const auto more = model.last_logits(*sequence, std::span(tokens).subspan(i, 1));
+      got.insert(got.end(), more.begin(), more.end());
+    }
+    if (threads == 1) wanted = got;
+    EXPECT_EQ(got, wanted) << threads << " threads";
+  }
+}
+
 // A window of 16 positions, long past what it keeps: whatever is rolled back to is right or
 // refused.
 TEST(Stage, WindowsFreeTheirKeysAndValuesAndAnswersStayTheSame) {
