@@ -1,6 +1,7 @@
 // Measures the CPU kernels on this machine: what share of the memory's read bandwidth one-token
 // products reach, how many multiply-adds a second many-token products reach, and attention.
-// Usage: kernels_bench [isa] [threads] [k8 | k4 | attention]
+// Usage: kernels_bench [isa] [threads] [k8 | k4 | k6 | attention | context]; context prints the
+// time of one token's attention against its context as JSON, for bench/plot.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -163,12 +164,14 @@ void bench_matmul(const CpuKernels& set, ThreadPool& pool, double peak, WeightFo
 
 // One layer's attention of 8 kv heads of 128 channels, four query heads each, for the last `tokens`
 // of `positions`.
-void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions, uint32_t tokens) {
-  constexpr uint32_t kKvHeads = 8;
+double bench_attention(const CpuKernels& set, ThreadPool& pool, double peak, uint32_t bits,
+                       uint32_t positions, uint32_t tokens) {
+  // Fewer heads where their caches would not fit.
+  const uint32_t kKvHeads = positions > 65536 ? 2 : 8;
   constexpr uint32_t kGroup = 4;
   constexpr uint32_t kDim = 128;
-  CpuKvCache cache(1, kKvHeads, kDim);
-  if (!cache.reserve(positions).ok()) return;
+  CpuKvCache cache(1, kKvHeads, kDim, {bits, {}});
+  if (!cache.reserve(positions).ok()) return 0;
   std::mt19937 random(positions);
   std::vector<int16_t> vector(kDim);
   for (uint32_t p = 0; p < positions; ++p) {
@@ -209,9 +212,34 @@ void bench_attention(const CpuKernels& set, ThreadPool& pool, uint32_t positions
     });
   });
   const double pairs = static_cast<double>(positions) * tokens * kKvHeads * kGroup;
-  std::printf("  %6u positions %3u tokens  %9.1f us  %5.2f ns a query and position  %5.1f GB/s\n",
-              positions, tokens, time * 1e6, time * 1e9 / pairs,
-              static_cast<double>(cache.bytes()) / time * 1e-9);
+  if (peak == 0) return time / kKvHeads;
+  // Every token reads the cache at least once for all of a kv head's queries; every query
+  // multiplies with keys and values.
+  const double speed = static_cast<double>(cache.bytes()) / time;
+  const double products = pairs * 2 * kDim / time;
+  std::printf(
+      "  %2u bits %6u positions %3u tokens  %9.1f us  %5.2f ns a query and position  %5.1f GB/s "
+      "(%3.0f %% of reading)  %5.1f GMAC/s (%2.0f %% of 118 a core)\n",
+      bits, positions, tokens, time * 1e6, time * 1e9 / pairs, speed * 1e-9, speed / peak * 100,
+      products * 1e-9, products / (118e9 * pool.threads()) * 100);
+  return time / kKvHeads;
+}
+
+}  // namespace
+
+namespace {
+
+void print_context(const CpuKernels& set, ThreadPool& pool) {
+  std::printf("{\"context\": [");
+  for (const uint32_t bits : {16U, 8U}) {
+    std::printf("%s{\"name\": \"%u bits\", \"points\": [", bits == 16 ? "" : ", ", bits);
+    for (uint32_t positions = 512; positions <= 262144; positions *= 2) {
+      const double time = bench_attention(set, pool, 0, bits, positions, 1);
+      std::printf("%s[%u, %.2f]", positions == 512 ? "" : ", ", positions, time * 8e6);
+    }
+    std::printf("]}");
+  }
+  std::printf("]}\n");
 }
 
 }  // namespace
@@ -226,6 +254,11 @@ int main(int argc, char** argv) {
     return 1;
   }
   const CpuKernels* set = *found;
+  if (part == "context") {
+    ThreadPool context_pool(threads);
+    print_context(*set, context_pool);
+    return 0;
+  }
   AlignedArray<uint8_t> memory(size_t{1} << 28);
   std::memset(memory.data(), 1, memory.size());
   double peak = 0;
@@ -243,9 +276,11 @@ int main(int argc, char** argv) {
   }
   if (part.empty() || part == "attention") {
     std::printf("attention\n");
-    for (const uint32_t positions : {512U, 4096U, 32768U}) {
-      for (const uint32_t tokens : {1U, 4U, 16U}) {
-        bench_attention(*set, pool, positions, tokens);
+    for (const uint32_t bits : {16U, 8U}) {
+      for (const uint32_t positions : {512U, 4096U, 32768U, 262144U}) {
+        for (const uint32_t tokens : {1U, 16U}) {
+          bench_attention(*set, pool, peak, bits, positions, tokens);
+        }
       }
     }
   }

@@ -41,4 +41,22 @@ int quantize_integers(std::span<const int32_t> r, int exponent, std::span<int16_
   return exponent + static_cast<int>(shift);
 }
 
+int32_t narrow(std::span<const int16_t> values, std::span<int8_t> q) {
+  int32_t most = 0;
+  int32_t least = 0;
+  for (const int16_t v : values) {
+    most = std::max<int32_t>(most, v);
+    least = std::min<int32_t>(least, v);
+  }
+  const auto divide = [](int32_t v, int32_t m) {
+    const int32_t x = v + m / 2;
+    return x >= 0 ? x / m : -((m - 1 - x) / m);
+  };
+  // One below the largest magnitude's 127th part is the first that can do.
+  int32_t m = std::max(1, std::max(most, -least) / 128);
+  while (divide(most, m) > 127 || divide(least, m) < -127) ++m;
+  for (size_t i = 0; i < values.size(); ++i) q[i] = static_cast<int8_t>(divide(values[i], m));
+  return m;
+}
+
 }  // namespace tandem::arithmetic

@@ -31,4 +31,11 @@ uint32_t max_magnitude(std::span<const float> x);
 /// Returns the new exponent, e + shift.
 int quantize_integers(std::span<const int32_t> r, int exponent, std::span<int16_t> values);
 
+/// Channels that share a multiplier where keys and values are held in 8 bits.
+inline constexpr uint32_t kNarrowGroup = 32;
+
+/// 16-bit integers |v| <= kMaxActivation of one group as multiples q m: m, 1 to 256, is the least
+/// for which all |q| <= 127, q = floor((v + floor(m / 2)) / m). Returns m. |q m - v| <= m / 2.
+int32_t narrow(std::span<const int16_t> values, std::span<int8_t> q);
+
 }  // namespace tandem::arithmetic

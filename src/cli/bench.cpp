@@ -51,7 +51,8 @@ uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     const uint64_t window = config.window[layer];
     const uint64_t seen = window == 0 ? positions : std::min(positions, window);
-    bytes += seen * model::kv_bytes_per_position(config, layer, layer + 1);
+    bytes +=
+        seen * model::kv_bytes_per_position(config, layer, layer + 1, session.stage_options().kv);
   }
   return bytes;
 }

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 struct ModelsFlags {
   std::optional<std::string> folder;
   uint32_t context = 4096;
+  std::string kv = "16";
   std::string cache;
   bool clear_cache = false;
   bool quality = false;
@@ -98,7 +99,7 @@ Need need(const model::ModelConfig& config, model::WeightBits bits, uint64_t kv_
   return result;
 }
 
-Inspection inspect(const fs::path& folder, uint32_t context, bool quality,
+Inspection inspect(const fs::path& folder, uint32_t context, model::KvBits kv, bool quality,
                    const weights::PackedCache* cache) {
   Inspection result;
   result.folder = folder.string();
@@ -128,9 +129,9 @@ Inspection inspect(const fs::path& folder, uint32_t context, bool quality,
     return result;
   }
   result.context = std::min(context, model->config.context);
-  result.kv_per_position = model::kv_bytes_per_position(model->config, 0, model->config.layers);
+  result.kv_per_position = model::kv_bytes_per_position(model->config, 0, model->config.layers, kv);
   result.recurrent = model::recurrent_bytes(model->config, 0, model->config.layers);
-  result.state = model::state_bytes(model->config, 0, model->config.layers, result.context);
+  result.state = model::state_bytes(model->config, 0, model->config.layers, result.context, kv);
   const uint64_t kv_bytes = result.state;
   result.eight = need(model->config, model::WeightBits::k8, kv_bytes);
   result.four = need(model->config, model::WeightBits::k4, kv_bytes);
@@ -216,14 +217,13 @@ std::string to_text(const Inspection& one) {
             "\n  tensors: " + one.stored_types + "\n";
   }
   if (!one.problem.empty()) return text + "  can't be run: " + one.problem + "\n";
-  const auto kv = one.state;
   std::vector<std::vector<std::string>> rows{
       {"  weights", "a layer", "all layers", "embedding, head",
        (one.recurrent == 0 ? "kv cache at " : "state at ") + std::to_string(one.context), "total",
        "a token reads", "quantized on disk"}};
   for (const auto& [name, need] : {std::pair{"  8 bits", one.eight}, {"  4 bits", one.four}}) {
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
-                    bytes_text(kv), bytes_text(need.total), bytes_text(need.read),
+                    bytes_text(one.state), bytes_text(need.total), bytes_text(need.read),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});
   }
   const auto beside = [&](const Beside& some, std::string_view prefix, const char* what) {
@@ -307,6 +307,8 @@ int models_command(Arguments arguments) {
                        false);
   flags.add("--context", "N", own.context, 1, 10'000'000,
             "positions that the KV cache is to hold (default: 4096, or what the model has)");
+  flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
+                   "bits of a key's or value's channel in the KV cache (default: 16)");
   add_cache_flag(flags, own.cache);
   flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
   flags.add("--quality", own.quality,
@@ -328,7 +330,8 @@ int models_command(Arguments arguments) {
   std::string text;
   bool any = false;
   for (const fs::path& folder : *folders) {
-    const Inspection one = inspect(folder, own.context, own.quality, cache->get());
+    const model::KvBits kv = own.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
+    const Inspection one = inspect(folder, own.context, kv, own.quality, cache->get());
     any = any || one.problem.empty();
     if (own.json) {
       object["models"].push_back(to_json(one));

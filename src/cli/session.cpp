@@ -118,6 +118,8 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("--split", "0-3,4-7,...", split,
             "layers of each worker; others run here (default: even shares)");
   flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
+  flags.add_choice("--kv", "16|8", kv, {"16", "8"},
+                   "bits of a key's or value's channel in the KV cache (default: 16)");
   flags.add("--threads", "N", threads, 1, 256,
             "threads (default: one a core; with --local the cores shared out)");
   flags.add_choice("--isa", "SET", isa, isa_names(),
@@ -291,6 +293,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.config = config;
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;
+  ring.local.kv = flags.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
   ring.local.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
   ring.local.threads = threads;
   TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
@@ -340,8 +343,8 @@ void Session::show_table() {
   std::vector<std::vector<std::string>> rows{{"device", "layers", "weights", "kv cache"}};
   for (const ring::StageReport& stage : ring_->stages()) {
     // What the context may come to need; the host's own caches grow as positions are used.
-    const uint64_t kv_bytes =
-        model::state_bytes(model_.config, stage.layers.first, stage.layers.last, context_);
+    const uint64_t kv_bytes = model::state_bytes(model_.config, stage.layers.first,
+                                                 stage.layers.last, context_, stage_options().kv);
     rows.push_back({stage.peer, ring::text(stage.layers), bytes_text(stage.weight_bytes),
                     bytes_text(kv_bytes)});
   }

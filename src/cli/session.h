@@ -31,7 +31,7 @@ std::vector<std::string> isa_names();
 /// What --experts-memory takes: nothing, or a size.
 Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text);
 inline constexpr const char* kExpertsMemoryHelp =
-    "leave experts on disk but for those used most, up to SIZE (default: all in memory)";
+    "experts held in memory, the others on disk (default: all of them)";
 
 /// Which model, and where its layers lie.
 struct ModelFlags {
@@ -40,6 +40,7 @@ struct ModelFlags {
   std::string split;
   uint32_t local = 0;  ///< worker processes to start; 0 is none
   std::string weights = "8";
+  std::string kv = "16";
   uint32_t threads = 0;  ///< 0: as many as there are cores
   std::string isa = "best";
   uint32_t context = 0;        ///< 0: what the command needs

@@ -37,8 +37,21 @@ struct Heads {
   uint32_t id = 0;
 };  ///< 16-bit [tokens, heads, head_dim], an exponent a head
 
-/// Keys and values of a conversation's layers, 16-bit with an exponent a position and head.
+/// What a KV cache holds.
+struct CacheOptions {
+  uint32_t bits = 16;             ///< of a key's or value's channel: 16, or 8 (arithmetic::narrow)
+  std::vector<uint32_t> windows;  ///< positions each layer sees, 0: all; empty: all see all
+};
+
+/// Positions that layers with a window keep beyond what the window sees, for a rollback.
+inline constexpr uint32_t kWindowMargin = 1024;
+
+/// Keys and values of a conversation's layers, with an exponent a position and head.
 /// Owned by the caller, filled by the backend's steps. Not thread-safe.
+///
+/// A rollback is the caller's own business: what comes later overwrites. Layers that see all
+/// positions allow one to any length. Layers with a window hold only what the window sees from
+/// floor() on, so a rollback may go to floor() and above, or to 0 by clear().
 class KvCache {
  public:
   KvCache() = default;
@@ -48,6 +61,17 @@ class KvCache {
 
   /// Makes room for `positions` positions in all, in every layer. Error: kMemory.
   [[nodiscard]] virtual Status reserve(uint32_t positions) = 0;
+  /// CacheOptions::bits.
+  [[nodiscard]] virtual uint32_t bits() const = 0;
+  /// Says that no pass will begin below `floor` again: layers with a window let go of what no such
+  /// pass sees. Call it before reserve(), which then finds that memory.
+  virtual void release(uint32_t floor) = 0;
+  /// The least length, other than 0, that everything needed is still there for.
+  [[nodiscard]] virtual uint32_t floor() const = 0;
+  /// Forgets everything, but keeps the memory.
+  virtual void clear() = 0;
+  /// The first position of a layer that passes from `length` on see.
+  [[nodiscard]] virtual uint32_t first_seen(uint32_t layer, uint32_t length) const = 0;
   /// Bytes held now.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
 
@@ -168,7 +192,12 @@ class Backend {
   virtual Activations add_activations(uint32_t columns) = 0;
   virtual Heads add_heads(uint32_t heads, uint32_t head_dim) = 0;
   [[nodiscard]] virtual std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
-                                                           uint32_t head_dim) = 0;
+                                                           uint32_t head_dim,
+                                                           const CacheOptions& options) = 0;
+  [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
+                                                   uint32_t head_dim) {
+    return new_cache(layers, kv_heads, head_dim, {});
+  }
   [[nodiscard]] virtual std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
                                                                       const DeltaShape& shape) = 0;
 

@@ -62,9 +62,10 @@ Heads ProfiledBackend::add_heads(uint32_t heads, uint32_t head_dim) {
 }
 
 std::unique_ptr<KvCache> ProfiledBackend::new_cache(uint32_t layers, uint32_t kv_heads,
-                                                    uint32_t head_dim) {
-  kv_bytes_ = cpu::CpuKvCache::chunk_bytes(kv_heads, head_dim) / cpu::kChunk;
-  return inner_->new_cache(layers, kv_heads, head_dim);
+                                                    uint32_t head_dim,
+                                                    const CacheOptions& options) {
+  kv_bytes_ = cpu::CpuKvCache::chunk_bytes(kv_heads, head_dim, options.bits) / cpu::kChunk;
+  return inner_->new_cache(layers, kv_heads, head_dim, options);
 }
 
 std::unique_ptr<RecurrentState> ProfiledBackend::new_recurrent(uint32_t layers,

@@ -70,8 +70,10 @@ class ProfiledBackend final : public Backend {
     return inner_->add_activations(columns);
   }
   Heads add_heads(uint32_t heads, uint32_t head_dim) override;
+  using Backend::new_cache;
   [[nodiscard]] std::unique_ptr<KvCache> new_cache(uint32_t layers, uint32_t kv_heads,
-                                                   uint32_t head_dim) override;
+                                                   uint32_t head_dim,
+                                                   const CacheOptions& options) override;
   [[nodiscard]] std::unique_ptr<RecurrentState> new_recurrent(uint32_t layers,
                                                               const DeltaShape& shape) override;
   [[nodiscard]] Status begin(uint32_t tokens) override;

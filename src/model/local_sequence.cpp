@@ -1,7 +1,8 @@
 // Bytes of a state, all numbers little-endian:
 //
-//   state       = length:u32 keys_values recurrent?
-//   keys_values = position*length of each attention layer, as KvCache::export_positions has them
+//   state       = length:u32 floor:u32 bits:u32 keys_values recurrent?
+//   keys_values = position* of each attention layer, as KvCache::export_positions has them: those
+//                 before `length` that positions from `floor` on see
 //   recurrent   = moment count:u32 (slot:u32 length:u32 moment)*count, if there are delta nets
 //   moment      = base:u32 value:f32*, as kernels::RecurrentCheckpoint has them
 //
@@ -71,10 +72,11 @@ uint64_t LocalSequence::bytes() const {
 }
 
 uint32_t LocalSequence::floor() const {
-  return recurrent_ == nullptr ? 0 : recurrent_->floor();
+  return std::max(cache_->floor(), recurrent_ == nullptr ? 0 : recurrent_->floor());
 }
 
 Status LocalSequence::reserve(uint32_t positions) {
+  if (length_ > kernels::kWindowMargin) cache_->release(length_ - kernels::kWindowMargin);
   TANDEM_TRY(cache_->reserve(positions));
   return recurrent_ == nullptr ? Status() : recurrent_->reserve();
 }
@@ -94,7 +96,13 @@ Status LocalSequence::rollback(uint32_t length) {
     return invalid("can't roll back to position " + std::to_string(length) + ": the cache holds " +
                    std::to_string(length_));
   }
+  if (length != 0 && length < cache_->floor()) {
+    return invalid("can't roll back to position " + std::to_string(length) +
+                   ": layers with a sliding window hold what is needed from position " +
+                   std::to_string(cache_->floor()) + " on");
+  }
   if (recurrent_ != nullptr) TANDEM_TRY(recurrent_->rollback(length));
+  if (length == 0) cache_->clear();
   length_ = length;
   std::erase_if(checkpoints_, [&](const auto& entry) { return entry.second.length > length; });
   return {};
@@ -120,6 +128,10 @@ Status LocalSequence::restore(uint32_t slot, uint32_t length) {
     return invalid("no checkpoint " + std::to_string(slot) + " of " + std::to_string(length) +
                    " positions");
   }
+  if (length != 0 && length < cache_->floor()) {
+    return invalid("checkpoint " + std::to_string(slot) + " of " + std::to_string(length) +
+                   " positions is out of the reach of layers with a sliding window");
+  }
   if (recurrent_ != nullptr) TANDEM_TRY(recurrent_->restore(found->second.recurrent));
   length_ = length;
   std::erase_if(checkpoints_, [&](const auto& entry) { return entry.second.length > length; });
@@ -140,7 +152,8 @@ Result<Digest> LocalSequence::digest() const {
   hash.update(std::as_bytes(std::span(&length_, 1)));
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    for (uint32_t first = 0; first < length_; first += kPositions) {
+    for (uint32_t first = cache_->first_seen(layer, length_); first < length_;
+         first += kPositions) {
       const uint32_t count = std::min(kPositions, length_ - first);
       values.resize(size_t{count} * cache_->position_values());
       cache_->export_positions(layer, first, count, values);
@@ -156,10 +169,14 @@ Result<Digest> LocalSequence::digest() const {
 
 Result<std::vector<std::byte>> LocalSequence::write() const {
   ByteWriter writer;
+  const uint32_t floor =
+      std::max(cache_->floor(), length_ - std::min(length_, kernels::kWindowMargin));
   writer.write(length_);
+  writer.write(floor);
+  writer.write(cache_->bits());
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    for (uint32_t first = 0; first < length_; first += kPositions) {
+    for (uint32_t first = cache_->first_seen(layer, floor); first < length_; first += kPositions) {
       const uint32_t count = std::min(kPositions, length_ - first);
       values.resize(size_t{count} * cache_->position_values());
       cache_->export_positions(layer, first, count, values);
@@ -179,6 +196,14 @@ Result<std::vector<std::byte>> LocalSequence::write() const {
   return writer.release();
 }
 
+uint64_t LocalSequence::needed(uint32_t length, uint32_t floor) const {
+  uint64_t positions = 0;
+  for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
+    positions += length - cache_->first_seen(layer, floor);
+  }
+  return positions;
+}
+
 Status LocalSequence::read(std::span<const std::byte> bytes) {
   TANDEM_TRY(rollback(0));
   const Status status = read_state(bytes);
@@ -187,15 +212,22 @@ Status LocalSequence::read(std::span<const std::byte> bytes) {
 }
 
 Status LocalSequence::read_keys_values(ByteReader& reader, uint32_t length) {
+  const auto floor = reader.read<uint32_t>();
+  const auto bits = reader.read<uint32_t>();
   const uint64_t position = uint64_t{cache_->position_values()} * sizeof(int16_t);
-  if (!reader.ok() || length > arithmetic::kMaxPositions ||
-      uint64_t{length} * kv_layers_ > reader.remaining() / std::max<uint64_t>(position, 1)) {
+  if (!reader.ok() || length > arithmetic::kMaxPositions || floor > length ||
+      needed(length, floor) > reader.remaining() / std::max<uint64_t>(position, 1)) {
     return invalid("the state of a conversation is cut short");
   }
+  if (bits != cache_->bits()) {
+    return invalid("the state of a conversation has keys and values of " + std::to_string(bits) +
+                   " bits, this one has " + std::to_string(cache_->bits()));
+  }
+  cache_->release(floor);
   TANDEM_TRY(cache_->reserve(length));
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
-    for (uint32_t first = 0; first < length; first += kPositions) {
+    for (uint32_t first = cache_->first_seen(layer, floor); first < length; first += kPositions) {
       const uint32_t count = std::min(kPositions, length - first);
       const auto part = reader.take(count * position);
       values.resize(part.size() / sizeof(int16_t));

@@ -77,7 +77,14 @@ class LocalStage final : public Stage {
     const uint32_t recurrent = config_.recurrent_layers(options_.first_layer, options_.last_layer);
     const uint32_t attention = static_cast<uint32_t>(layers_.size()) - recurrent;
     const uint32_t kept = attention * cached_ways(config_);
-    auto cache = backend_->new_cache(kept, config_.kv_heads, config_.head_dim);
+    kernels::CacheOptions held;
+    held.bits = static_cast<uint32_t>(options_.kv);
+    for (uint32_t way = 0; way < cached_ways(config_); ++way) {
+      for (const Layer& layer : layers_) {
+        if (layer.kind != LayerKind::kDeltaNet) held.windows.push_back(layer.window);
+      }
+    }
+    auto cache = backend_->new_cache(kept, config_.kv_heads, config_.head_dim, held);
     std::unique_ptr<kernels::RecurrentState> state;
     if (recurrent != 0) state = backend_->new_recurrent(recurrent, config_.delta);
     return std::make_unique<LocalSequence>(this, std::move(cache), kept, std::move(state),

@@ -31,6 +31,9 @@ namespace tandem::model {
 /// (6 bits for embedding and output head).
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4 };
 
+/// Keys and values are held as 16-bit integers, or rounded to 8 bits, which changes answers.
+enum class KvBits : uint8_t { k16 = 16, k8 = 8 };
+
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
 enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm, kSimd128 };
 inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,
@@ -41,6 +44,7 @@ struct StageOptions {
   uint32_t first_layer = 0;
   uint32_t last_layer = 0;  ///< one past the last; first == last is an empty stage
   WeightBits weights = WeightBits::k8;
+  KvBits kv = KvBits::k16;
   uint32_t threads = 1;  ///< 1 to 256
   Isa isa = Isa::kBest;
   /// Threads to share with other stages of this process, which must then not run at the same time;
@@ -95,8 +99,15 @@ class Stage {
 /// Bytes of weights that a stage of these layers will hold, and KV bytes a position and layer
 /// needs, without loading anything.
 uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options);
-uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
-                               uint32_t last_layer);
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                               KvBits bits = KvBits::k16);
+/// KV bytes that a conversation of `context` positions comes to need in these layers: those with a
+/// window hold what it sees and kernels::kWindowMargin positions more.
+uint64_t kv_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                  uint32_t context, KvBits bits = KvBits::k16);
+/// The least length, other than 0, that layers with a window allow a rollback to once a pass has
+/// begun at `position`; 0 if all do.
+uint32_t window_floor(const ModelConfig& config, uint32_t position);
 
 /// Bytes of recurrent state that a conversation has in these layers, whatever its length; 0 if they
 /// are all attention.
@@ -105,7 +116,7 @@ uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32
 /// What a conversation of `context` positions may come to need in these layers: KV cache, recurrent
 /// state, checkpoints.
 uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
-                     uint32_t context);
+                     uint32_t context, KvBits bits = KvBits::k16);
 /// Bytes of these layers' weights that a pass of one token reads: of experts only the chosen ones.
 uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t first_layer,
                     uint32_t last_layer);

@@ -167,12 +167,35 @@ uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t firs
   return bytes;
 }
 
-uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer,
-                               uint32_t last_layer) {
+uint64_t kv_bytes_per_position(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                               KvBits bits) {
   const uint32_t recurrent = config.recurrent_layers(first_layer, last_layer);
   return uint64_t{last_layer - first_layer - recurrent} * cached_ways(config) *
-         (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim) /
+         (kernels::cpu::CpuKvCache::chunk_bytes(config.kv_heads, config.head_dim,
+                                                static_cast<uint32_t>(bits)) /
           kernels::cpu::kChunk);
+}
+
+uint64_t kv_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
+                  uint32_t context, KvBits bits) {
+  uint64_t bytes = 0;
+  for (uint32_t layer = first_layer; layer < last_layer; ++layer) {
+    if (config.recurrent_layers(layer, layer + 1) != 0) continue;
+    bytes += kernels::cpu::CpuKvCache::layer_bytes(config.kv_heads, config.head_dim,
+                                                   static_cast<uint32_t>(bits),
+                                                   config.window[layer], context);
+  }
+  return bytes * cached_ways(config);
+}
+
+uint32_t window_floor(const ModelConfig& config, uint32_t position) {
+  uint32_t least = 0;
+  for (const uint32_t window : config.window) {
+    if (window != 0 && (least == 0 || window < least)) least = window;
+  }
+  if (least == 0 || position <= kernels::kWindowMargin) return 0;
+  const uint32_t floor = position - kernels::kWindowMargin;
+  return floor >= least ? floor : 0;
 }
 
 uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer) {
@@ -181,8 +204,8 @@ uint64_t recurrent_bytes(const ModelConfig& config, uint32_t first_layer, uint32
 }
 
 uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t last_layer,
-                     uint32_t context) {
-  const uint64_t positions = kv_bytes_per_position(config, first_layer, last_layer) * context;
+                     uint32_t context, KvBits bits) {
+  const uint64_t positions = kv_bytes(config, first_layer, last_layer, context, bits);
   const uint64_t checkpoints = checkpoint_bytes(config, first_layer, last_layer);
   if (checkpoints == 0) return positions;
   return positions + recurrent_bytes(config, first_layer, last_layer) +

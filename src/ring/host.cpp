@@ -144,14 +144,19 @@ Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint3
   if (result.ok()) {
     pending_ = wire::Control::kNone;
     length_ += tokens;
+    const uint32_t last = (tokens - 1) % batch_ + 1;
+    window_floor_ = std::max(window_floor_, model::window_floor(options_.config, length_ - last));
     if (recurrent_) {
-      const uint32_t last = (tokens - 1) % batch_ + 1;
       floor_ = length_ - std::min(last, kernels::kRollbackWindow);
     }
     return result;
   }
   if (result.error().kind == ErrorKind::kCancelled && recurrent_) {
     TANDEM_TRY(recover(position, tokens));
+  } else if (result.error().kind == ErrorKind::kCancelled &&
+             model::window_floor(options_.config, position + tokens) > position) {
+    // Frames of the lap may have come so far that windows let go of what `position` needs.
+    TANDEM_TRY(reset());
   } else if (result.error().kind == ErrorKind::kCancelled) {
     for (const auto& station : own_) {
       // Shorter if the lap had not come that far.

@@ -69,6 +69,7 @@ PeerModel RingState::peer_model() {
   }
   model.load.config_json = options_.config_json;
   model.load.weight_bits = static_cast<uint8_t>(options_.local.weights);
+  model.load.kv_bits = static_cast<uint8_t>(options_.local.kv);
   model.load.context = options_.context;
   model.config = &options_.config;
   model.source = options_.source;
@@ -240,7 +241,7 @@ Status RingState::prove() {
   std::vector<Peer*> watched;
   for (const auto& peer : peers_) watched.push_back(peer.get());
   monitor_ = std::make_unique<Monitor>(watched, activation_, wake_);
-  length_ = floor_ = 0;
+  length_ = floor_ = window_floor_ = 0;
   marks_.clear();
   pending_ = wire::Control::kReset;
   pending_length_ = 0;

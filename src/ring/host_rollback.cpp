@@ -44,7 +44,7 @@ Status RingState::recover(uint32_t position, uint32_t tokens) {
   if (nearest == marks_.end()) {
     for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
     marks_.clear();
-    length_ = floor_ = 0;
+    length_ = floor_ = window_floor_ = 0;
     pending_ = wire::Control::kReset;
     pending_length_ = 0;
     return {};
@@ -75,11 +75,17 @@ Status RingState::rollback(uint32_t length) {
                    std::to_string(length) + " positions, only to " + std::to_string(floor_) +
                    " and on, or to a checkpoint");
   }
+  if (length != 0 && length < window_floor_) {
+    return invalid("layers with a sliding window can't roll back from " + std::to_string(length_) +
+                   " to " + std::to_string(length) + " positions, only to " +
+                   std::to_string(window_floor_) + " and on");
+  }
   if (pending_ == wire::Control::kRestore) TANDEM_TRY(flush());
   for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(length));
   std::erase_if(marks_, [&](const auto& mark) { return mark.second.length > length; });
   length_ = length;
   floor_ = std::min(floor_, length);
+  if (length == 0) window_floor_ = 0;
   // What was to be rolled back before is rolled back by this as well; a reset stays one.
   if (pending_ != wire::Control::kReset) pending_ = wire::Control::kRollback;
   pending_length_ = length;
@@ -88,7 +94,7 @@ Status RingState::rollback(uint32_t length) {
 
 Result<uint32_t> RingState::go_back(uint32_t length) {
   if (length >= length_) return length_;
-  if (length >= floor_) {
+  if (length >= std::max(floor_, window_floor_)) {
     TANDEM_TRY(rollback(length));
     return length_;
   }
@@ -96,7 +102,7 @@ Result<uint32_t> RingState::go_back(uint32_t length) {
   uint32_t slot = 0;
   for (const auto& [number, mark] : marks_) {
     const uint32_t reach = mark.floor <= length ? std::min(mark.length, length) : 0;
-    if (reach <= reached) continue;
+    if (reach <= reached || reach < window_floor_) continue;
     reached = reach;
     slot = number;
   }
@@ -171,6 +177,10 @@ Status RingState::mark(wire::Control control, uint32_t slot) {
     }
   } else if (!marks_.contains(slot)) {
     return invalid("no checkpoint " + std::to_string(slot));
+  } else if (control == wire::Control::kRestore && marks_[slot].length < window_floor_) {
+    return invalid("checkpoint " + std::to_string(slot) + " of " +
+                   std::to_string(marks_[slot].length) +
+                   " positions is out of the reach of layers with a sliding window");
   }
   // What is pending comes first: it may change the length that is to be saved.
   TANDEM_TRY(flush());
@@ -192,7 +202,7 @@ Status RingState::reset() {
   if (alive().ok()) {
     for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
     marks_.clear();
-    length_ = floor_ = 0;
+    length_ = floor_ = window_floor_ = 0;
     pending_ = wire::Control::kReset;
     pending_length_ = 0;
     return {};

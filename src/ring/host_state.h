@@ -80,6 +80,7 @@ class RingState {
   uint32_t batch_ = 0;  ///< tokens a frame of the last lap
   /// The first position, other than 0, that the stages can roll back to.
   uint32_t floor_ = 0;
+  uint32_t window_floor_ = 0;  ///< the same for layers with a window
 };
 
 }  // namespace tandem::ring

@@ -39,6 +39,7 @@ struct StageIdentity {
   uint32_t first_layer = 0;
   uint32_t last_layer = 0;
   uint8_t weight_bits = 8;
+  uint8_t kv_bits = 16;
 
   bool operator==(const StageIdentity&) const = default;
 };

@@ -135,13 +135,14 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   stage_options.first_layer = load.first_layer;
   stage_options.last_layer = load.last_layer;
   stage_options.weights = static_cast<model::WeightBits>(load.weight_bits);
+  stage_options.kv = static_cast<model::KvBits>(load.kv_bits);
   stage_options.threads = options.threads;
   stage_options.isa = options.isa;
   stage_options.cache = options.cache;
   stage_options.experts_memory = options.experts_memory;
   const std::string layers = "layers " + text({load.first_layer, load.last_layer});
-  const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer,
-                               load.weight_bits};
+  const StageIdentity identity{load.model_hash, load.first_layer, load.last_layer, load.weight_bits,
+                               load.kv_bits};
   auto from = wire::LoadedFrom::kMemory;
 
   auto report = [&](wire::LoadPhase phase, uint64_t done, uint64_t total) {
@@ -173,8 +174,9 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
   TANDEM_ASSIGN(session.lease,
                 cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,
                               loader, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
-  const uint64_t kv =
-      model::state_bytes(config, load.first_layer, load.last_layer, load.context) * load.sequences;
+  const uint64_t kv = model::state_bytes(config, load.first_layer, load.last_layer, load.context,
+                                         stage_options.kv) *
+                      load.sequences;
   TANDEM_ASSIGN(session.kv, cache.reserve(kv, "a KV cache of " + std::to_string(load.context) +
                                                   " positions for " + layers));
   return wire::Ready{session.lease.stage->stage->bytes(), kv, session.streamed, from};

@@ -126,6 +126,7 @@ Bytes Load::encode() const {
   writer.write(first_layer);
   writer.write(last_layer);
   writer.write(weight_bits);
+  writer.write(kv_bits);
   writer.write(context);
   writer.write(sequences);
   writer.text(config_json);
@@ -141,6 +142,7 @@ Result<Load> Load::decode(std::span<const std::byte> bytes) {
   load.first_layer = reader.read<uint32_t>();
   load.last_layer = reader.read<uint32_t>();
   load.weight_bits = reader.read<uint8_t>();
+  load.kv_bits = reader.read<uint8_t>();
   load.context = reader.read<uint32_t>();
   load.sequences = reader.read<uint32_t>();
   load.config_json = reader.text(kMaxConfig);
@@ -152,6 +154,10 @@ Result<Load> Load::decode(std::span<const std::byte> bytes) {
   if (load.weight_bits != 8 && load.weight_bits != 4) {
     return invalid("load message asks for weights of " + std::to_string(load.weight_bits) +
                    " bits, expected 8 or 4");
+  }
+  if (load.kv_bits != 16 && load.kv_bits != 8) {
+    return invalid("load message asks for keys and values of " + std::to_string(load.kv_bits) +
+                   " bits, expected 16 or 8");
   }
   if (load.sequences < 1 || load.sequences > 64) {
     return invalid("load message asks for " + std::to_string(load.sequences) +

@@ -25,10 +25,11 @@ struct Case {
   uint32_t window = 0;
   Keys keys = Keys::kRandom;
   std::vector<int32_t> sinks = {};  // a head each, or none
+  uint32_t bits = 16;               // of keys and values
 };
 
 std::unique_ptr<CpuKvCache> make_cache(const Case& c, Random& random) {
-  auto cache = std::make_unique<CpuKvCache>(1, 2, c.head_dim);
+  auto cache = std::make_unique<CpuKvCache>(1, 2, c.head_dim, CacheOptions{c.bits, {}});
   // Room for more than is filled, and rubbish past the end as after a rollback.
   const uint32_t filled = c.positions + 9;
   EXPECT_TRUE(cache->reserve(filled).ok());
@@ -175,6 +176,44 @@ TEST(Attention, EqualsTheReferenceWithSinks) {
                                  random);
         }
       }
+    }
+  }
+}
+
+TEST(Attention, EqualsTheReferenceWithKeysAndValuesOf8Bits) {
+  Random random(6);
+  for (const Keys keys : kKinds) {
+    for (const uint32_t head_dim : {8U, 40U, 128U, 256U, 512U}) {
+      for (const uint32_t positions : {1U, 17U, 300U}) {
+        expect_equal_attention({.head_dim = head_dim,
+                                .positions = positions,
+                                .heads = 3,
+                                .keys = keys,
+                                .sinks = {0, arithmetic::kNoSink, 3 << 16},
+                                .bits = 8},
+                               random);
+      }
+    }
+    expect_equal_attention(
+        {.positions = 300, .tokens = 5, .heads = 2, .window = 100, .keys = keys, .bits = 8},
+        random);
+  }
+}
+
+// What a row of attention keeps does not depend on other rows: at the longest context, with a sink
+// in the cache and a learned one, split over threads or not.
+TEST(Attention, EqualsTheReferenceAtTheLongestContext) {
+  Random random(7);
+  for (const Keys keys : {Keys::kSink, Keys::kExponents}) {
+    for (const uint32_t bits : {16U, 8U}) {
+      expect_equal_attention({.head_dim = 16,
+                              .positions = arithmetic::kMaxPositions - 9,
+                              .tokens = 2,
+                              .heads = 2,
+                              .keys = keys,
+                              .sinks = {arithmetic::kNoSink, 2 << 16},
+                              .bits = bits},
+                             random);
     }
   }
 }

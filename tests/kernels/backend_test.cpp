@@ -78,8 +78,7 @@ class Layer {
     backend_->queries(queries_, &head_norm_, {true}, heads_);
     backend_->keys(keys_, &head_norm_, {true}, *cache_, 0, position);
     backend_->values(values_, *cache_, 0, position);
-    backend_->attention(heads_, *cache_,
-                        {0, position, 50, arithmetic::score_constant(0.15), sinks_}, attended_);
+    backend_->attention(heads_, *cache_, attention_step(position), attended_);
     const Product output[] = {{output_, delta_, false, {}}};
     backend_->matmul(attended_, output);
     backend_->add(hidden_, delta_);
@@ -119,14 +118,25 @@ class Layer {
     backend_->queries(queries_, nullptr, rotary, heads_);
     backend_->keys(keys_, nullptr, rotary, *cache_, 1, position);
     backend_->values(values_, *cache_, 1, position);
-    backend_->attention(heads_, *cache_, {1, position, 0, arithmetic::score_constant(0.15)},
-                        attended_);
+    AttentionStep step = attention_step(position);
+    step.layer = 1;
+    step.window = 0;
+    step.sinks.reset();
+    backend_->attention(heads_, *cache_, step, attended_);
     const Product output[] = {{output_, delta_, false, {}}};
     backend_->matmul(attended_, output);
     backend_->norm_floats(delta_, norm_, delta_);
     backend_->add(hidden_, delta_);
   }
 
+  AttentionStep attention_step(uint32_t position) const {
+    AttentionStep step;
+    step.position = position;
+    step.window = 50;
+    step.constant = arithmetic::score_constant(0.15);
+    step.sinks = sinks_;
+    return step;
+  }
   Backend& backend() { return *backend_; }
   Floats hidden() const { return hidden_; }
   Activations normed() const { return normed_; }

@@ -219,5 +219,79 @@ TEST(Stage, ReportsProgressUpToTheTotal) {
   EXPECT_EQ(last, all);
 }
 
+// Three and five threads can't share two kv heads: they share positions.
+TEST(Stage, ThreadsThatShareThePositionsOfAKvHeadGiveTheSameBits) {
+  Files files = open("qwen3");
+  files.config.context = 2048;
+  const std::vector<uint32_t> tokens = test_tokens(files.config, 1503);
+  std::vector<float> wanted;
+  for (const uint32_t threads : {1U, 3U, 5U}) {
+    Loaded model = load(files, with(threads, Isa::kBest));
+    auto sequence = model.stage->new_sequence();
+    std::vector<float> got = model.last_logits(*sequence, std::span(tokens).first(1500));
+    for (uint32_t i = 1500; i < tokens.size(); ++i) {
+      const auto more = model.last_logits(*sequence, std::span(tokens).subspan(i, 1));
+      got.insert(got.end(), more.begin(), more.end());
+    }
+    if (threads == 1) wanted = got;
+    EXPECT_EQ(got, wanted) << threads << " threads";
+  }
+}
+
+// A window of 16 positions, long past what it keeps: whatever is rolled back to is right or
+// refused.
+TEST(Stage, WindowsFreeTheirKeysAndValuesAndAnswersStayTheSame) {
+  Files files = open("mistral");
+  files.config.context = 4096;
+  constexpr uint32_t kLength = 3000;
+  const std::vector<uint32_t> tokens = test_tokens(files.config, kLength);
+  for (const KvBits bits : {KvBits::k16, KvBits::k8}) {
+    StageOptions options = with(2, Isa::kBest);
+    options.kv = bits;
+    Loaded model = load(files, options);
+    const auto run = [&](Sequence& sequence, uint32_t end, uint32_t width) {
+      std::vector<float> last;
+      while (sequence.length() < end) {
+        const uint32_t begin = sequence.length();
+        const uint32_t count = std::min(width, end - begin);
+        last = model.last_logits(sequence, std::span(tokens).subspan(begin, count));
+      }
+      return last;
+    };
+    auto whole = model.stage->new_sequence();
+    const std::vector<float> wanted = run(*whole, kLength, kLength);
+    auto sequence = model.stage->new_sequence();
+    EXPECT_EQ(run(*sequence, kLength, 50), wanted);
+    const uint64_t told = kv_bytes(files.config, 0, files.config.layers, kLength, bits);
+    EXPECT_LE(sequence->bytes(), told);
+    EXPECT_LT(told, kv_bytes_per_position(files.config, 0, files.config.layers, bits) * kLength);
+    const uint32_t floor = sequence->floor();
+    EXPECT_EQ(floor, kLength - 50 - kernels::kWindowMargin);
+    EXPECT_EQ(window_floor(files.config, kLength - 50), floor);
+    EXPECT_FALSE(sequence->rollback(floor - 1).ok());
+    EXPECT_EQ(sequence->length(), kLength);
+    ASSERT_TRUE(sequence->rollback(floor).ok());
+    EXPECT_EQ(run(*sequence, kLength, 33), wanted);
+    ASSERT_TRUE(sequence->rollback(0).ok());
+    EXPECT_EQ(sequence->floor(), 0U);
+    EXPECT_EQ(run(*sequence, kLength, 64), wanted);
+    // What later positions depend on is the same, however it was come by.
+    const auto one = sequence->digest();
+    const auto other = whole->digest();
+    ASSERT_TRUE(one.ok() && other.ok());
+    EXPECT_EQ(*one, *other);
+    const auto bytes = sequence->write();
+    ASSERT_TRUE(bytes.ok());
+    auto read = model.stage->new_sequence();
+    ASSERT_TRUE(read->read(*bytes).ok());
+    EXPECT_EQ(read->length(), kLength);
+    StageOptions others = options;
+    others.kv = bits == KvBits::k16 ? KvBits::k8 : KvBits::k16;
+    EXPECT_FALSE(load(files, others).stage->new_sequence()->read(*bytes).ok());
+    const std::vector<uint32_t> more = {1, 2, 3};
+    EXPECT_EQ(model.last_logits(*read, more), model.last_logits(*whole, more));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::model

@@ -1,5 +1,8 @@
 // The ring with real models: the same bits as one process, whoever reads the weights.
+#include <unistd.h>
+
 #include <filesystem>
+#include <fstream>
 
 #include "ring/harness.h"
 #include "weights/checkpoint.h"
@@ -9,8 +12,8 @@ namespace {
 
 struct Real {
   explicit Real(const std::string& name)
-      : checkpoint(*weights::Checkpoint::open(std::string(TANDEM_SOURCE_DIR "/tests/data/oracle/") +
-                                              name)),
+      : checkpoint(*weights::Checkpoint::open(
+            std::filesystem::path(TANDEM_SOURCE_DIR "/tests/data/oracle") / name)),
         config(*model::parse_config(checkpoint->config_json())),
         manifest(*weights::make_manifest(*checkpoint, 1, {})) {}
 
@@ -72,6 +75,58 @@ TEST_P(RealStage, SplitAnywhereGivesTheSameBits) {
       ASSERT_TRUE(opened->reset().ok());
     }
   }
+}
+
+// A window of 16 positions, far past what it keeps: the ring goes back where stages can, and begins
+// anew where they can't.
+TEST(RealStage, WindowsAreGoneBackToOrBegunAnew) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("tandem-windows-" + std::to_string(getpid()));
+  fs::copy(TANDEM_SOURCE_DIR "/tests/data/oracle/mistral", folder, fs::copy_options::recursive);
+  std::string config;
+  std::getline(std::ifstream(folder / "config.json"), config, '\0');
+  const std::string context = "\"max_position_embeddings\": 512";
+  ASSERT_NE(config.find(context), std::string::npos);
+  config.replace(config.find(context), context.size(), "\"max_position_embeddings\": 4096");
+  std::ofstream(folder / "config.json") << config;
+  Real real(folder);
+  const auto one = real_worker();
+  const auto two = real_worker();
+  constexpr uint32_t kLength = 3000;
+  const auto given = real.input(kLength);
+  const auto rows = [](const model::HiddenStates& all, uint32_t first) {
+    model::HiddenStates part;
+    part.resize(all.tokens() - first, all.width);
+    std::copy(all.values.begin() + size_t{first} * all.width, all.values.end(),
+              part.values.begin());
+    std::copy(all.exponents.begin() + first, all.exponents.end(), part.exponents.begin());
+    return part;
+  };
+  const auto options = [&](std::vector<ring::RingWorker> workers) {
+    ring::RingOptions result = real.options(std::move(workers));
+    result.context = 4096;
+    return result;
+  };
+  auto alone = open(options({}));
+  ASSERT_NE(alone, nullptr);
+  const auto expected = alone->forward(given, 0, kLength);
+  ASSERT_TRUE(expected.ok()) << expected.error().message;
+  auto opened = open(options({{one->address(), {0, 1}}, {two->address(), {2, 3}}}));
+  ASSERT_NE(opened, nullptr);
+  for (const uint32_t length : {0U, 2500U, 2000U, 1000U}) {
+    const auto reached = opened->go_back(length);
+    ASSERT_TRUE(reached.ok()) << reached.error().message;
+    EXPECT_EQ(*reached, length == 1000 ? 0 : length);
+    const auto result = opened->forward(rows(given, *reached), *reached, kLength - *reached);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    EXPECT_TRUE(same(*result, rows(*expected, *reached))) << length;
+  }
+  // Refused without harm.
+  EXPECT_FALSE(opened->rollback(1000).ok());
+  const auto more = opened->forward(rows(given, kLength - 5), kLength, 5);
+  EXPECT_TRUE(more.ok());
+  fs::remove_all(folder);
 }
 
 // A hybrid over the host and two workers, each of which has recurrent layers.

@@ -151,6 +151,10 @@ TEST(Messages, RefuseValuesOutOfRange) {
   load.weight_bits = 5;
   EXPECT_FALSE(Load::decode(load.encode()).ok());
   load.weight_bits = 4;
+  load.kv_bits = 4;
+  EXPECT_FALSE(Load::decode(load.encode()).ok());
+  load.kv_bits = 8;
+  EXPECT_TRUE(Load::decode(load.encode()).ok());
   load.sequences = 65;
   EXPECT_FALSE(Load::decode(load.encode()).ok());
 }

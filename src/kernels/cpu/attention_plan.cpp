@@ -18,20 +18,23 @@ void split_query(const int16_t* query, uint32_t padded_dim, uint8_t* planes) {
   }
 }
 
-// Scores or sums of all rows over a range's blocks, piece by piece.
-void each_piece(const AttentionSteps& steps, const AttentionSteps::Rows* step,
-                const CacheView& cache, std::span<const int16_t* const> chunks,
+// Scores, or sums, of all rows over a range's blocks, piece by piece.
+void each_piece(const AttentionSteps& steps, bool scores, const CacheView& cache,
                 const AttentionTask& task, AttentionPlan& part, uint32_t begin, uint32_t end) {
   const uint32_t dim = cache.padded_dim;
   const uint32_t piece = piece_blocks(dim);
+  const AttentionSteps::Rows* step = scores ? steps.score : steps.sum;
+  const AttentionSteps::Widen widen = scores ? steps.widen_keys : steps.widen_values;
   for (uint32_t from = begin; from < end; from += piece) {
     const uint32_t to = std::min(end, from + piece);
     if (part.wide != nullptr) {
       part.wide_from = from;
       for (uint32_t block = from; block < to; ++block) {
-        const size_t n = size_t{arithmetic::kBlock} * dim;
-        steps.widen(AttentionPlan::stored8(chunks, part.first_block + block, dim), n,
-                    part.wide + (block - from) * n);
+        const uint32_t place = part.first_block + block;
+        widen(AttentionPlan::stored8(scores ? cache.keys : cache.values, place, dim),
+              AttentionPlan::multipliers_of(
+                  scores ? cache.key_multipliers : cache.value_multipliers, place, cache.groups()),
+              dim, part.wide + size_t{block - from} * arithmetic::kBlock * dim);
       }
     }
     for (uint32_t row = 0; row < part.rows; row += steps.rows_at_once) {
@@ -58,7 +61,7 @@ bool run(const AttentionSteps& steps, const CacheView& cache, const AttentionTas
     AttentionPlan part = plan.range(i, dim);
     const uint32_t from = plan.range_begin(i);
     const uint32_t to = plan.range_begin(i + 1);
-    each_piece(steps, steps.score, cache, cache.keys, task, part, from, to);
+    each_piece(steps, true, cache, task, part, from, to);
     for (uint32_t row = 0; row < rows; ++row) {
       plan.largest[i * rows + row] = steps.largest(task, plan, row, from, to);
     }
@@ -90,8 +93,7 @@ bool run(const AttentionSteps& steps, const CacheView& cache, const AttentionTas
   each(plan.ranges, [&](uint32_t i) {
     AttentionPlan part = plan.range(i, dim);
     std::memset(part.totals, 0, row_totals * sizeof(int64_t));
-    each_piece(steps, steps.sum, cache, cache.values, task, part, plan.range_begin(i),
-               plan.range_begin(i + 1));
+    each_piece(steps, false, cache, task, part, plan.range_begin(i), plan.range_begin(i + 1));
   });
   for (uint32_t i = 1; i < plan.ranges; ++i) {
     for (size_t k = 0; k < row_totals; ++k) plan.totals[k] += plan.totals[i * row_totals + k];
@@ -106,6 +108,28 @@ bool run(const AttentionSteps& steps, const CacheView& cache, const AttentionTas
 }
 
 }  // namespace
+
+void plain_widen_keys(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                      int16_t* out) {
+  for (uint32_t pair = 0; pair < padded_dim / 2; ++pair) {
+    const uint8_t* m = multipliers + pair * 2 / arithmetic::kNarrowGroup * arithmetic::kBlock;
+    for (uint32_t i = 0; i < 32; ++i) {
+      out[pair * 32 + i] = static_cast<int16_t>(in[pair * 32 + i] * (m[i / 2] + 1));
+    }
+  }
+}
+
+void plain_widen_values(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                        int16_t* out) {
+  for (uint32_t pair = 0; pair < arithmetic::kBlock / 2; ++pair) {
+    for (uint32_t c = 0; c < padded_dim; ++c) {
+      const uint8_t* m = multipliers + c / arithmetic::kNarrowGroup * arithmetic::kBlock + pair * 2;
+      const size_t place = (size_t{pair} * padded_dim + c) * 2;
+      out[place] = static_cast<int16_t>(in[place] * (m[0] + 1));
+      out[place + 1] = static_cast<int16_t>(in[place + 1] * (m[1] + 1));
+    }
+  }
+}
 
 bool run_attention(const AttentionSteps& steps, const CacheView& cache, const AttentionTask& task,
                    ThreadPool* pool, AttentionScratch& scratch, float* out) {

@@ -118,6 +118,13 @@ struct AttentionPlan {
     if (wide != nullptr) return wide + size_t{block - wide_from} * arithmetic::kBlock * padded_dim;
     return stored(chunks, first_block + block, padded_dim);
   }
+  /// The block that lies `count` further on, to be touched ahead of its use: in the next chunk
+  /// perhaps. At the end, and where blocks are widened, one that is there already.
+  [[nodiscard]] const int16_t* block_after(std::span<const int16_t* const> chunks, uint32_t block,
+                                           uint32_t count, uint32_t padded_dim) const {
+    const bool there = wide != nullptr || block + count >= blocks;
+    return block_of(chunks, there ? block : block + count, padded_dim);
+  }
   [[nodiscard]] const int16_t* exponents_of(std::span<const int16_t* const> chunks,
                                             uint32_t block) const {
     return stored(chunks, first_block + block, 1);
@@ -128,12 +135,17 @@ struct AttentionPlan {
     constexpr uint32_t kBlocks = kChunk / arithmetic::kBlock;
     return chunks[block / kBlocks] + size_t{block % kBlocks} * arithmetic::kBlock * padded_dim;
   }
-  /// The same of a cache of 8 bits.
+  /// The same of a cache of 8 bits, and of its multipliers.
   static const int8_t* stored8(std::span<const int16_t* const> chunks, uint32_t block,
                                uint32_t padded_dim) {
     constexpr uint32_t kBlocks = kChunk / arithmetic::kBlock;
     return reinterpret_cast<const int8_t*>(chunks[block / kBlocks]) +
            size_t{block % kBlocks} * arithmetic::kBlock * padded_dim;
+  }
+  static const uint8_t* multipliers_of(std::span<const uint8_t* const> chunks, uint32_t block,
+                                       uint32_t groups) {
+    constexpr uint32_t kBlocks = kChunk / arithmetic::kBlock;
+    return chunks[block / kBlocks] + size_t{block % kBlocks} * arithmetic::kBlock * groups;
   }
 };
 
@@ -153,9 +165,19 @@ struct AttentionSteps {
                    int32_t largest, uint32_t from, uint32_t to);
   Rows sum[kMostRowsAtOnce];
   void (*finish)(const int64_t* totals, uint32_t head_dim, const RowMass& mass, float* out);
-  /// n 8-bit integers as 16-bit ones.
-  void (*widen)(const int8_t* in, size_t n, int16_t* out);
+  /// A block's keys, or values, of 8 bits times their multipliers [group][position 16], which are
+  /// stored less one, in the same order.
+  using Widen = void (*)(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                         int16_t* out);
+  Widen widen_keys;
+  Widen widen_values;
 };
+
+/// The last two for sets that have none of their own.
+void plain_widen_keys(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                      int16_t* out);
+void plain_widen_values(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                        int16_t* out);
 
 /// CpuKernels::attention by a set's steps.
 bool run_attention(const AttentionSteps& steps, const CacheView& cache, const AttentionTask& task,

@@ -108,15 +108,16 @@ TANDEM_AVX512_INLINE void score_blocks(const CacheView& cache, const AttentionTa
   if constexpr (Rows > 1) start(zero, zero, s1);
   if constexpr (Rows > 2) start(zero, zero, s2);
   if constexpr (Rows > 3) start(zero, zero, s3);
-  // The blocks after these follow them in their chunk.
-  const size_t ahead = 16 * dim * Vectors;
+  const int16_t* ahead = plan.block_after(cache.keys, block, Vectors, cache.padded_dim);
+  const int16_t* ahead_too =
+      Vectors == 2 ? plan.block_after(cache.keys, block + 1, Vectors, cache.padded_dim) : ahead;
   for (size_t pair = 0; pair < dim / 2; ++pair) {
     const __m512i first = _mm512_loadu_si512(keys + pair * 32);
     __m512i second = first;
-    touch(reinterpret_cast<const uint8_t*>(keys + ahead + pair * 32));
+    touch(reinterpret_cast<const uint8_t*>(ahead + pair * 32));
     if constexpr (Vectors == 2) {
       second = _mm512_loadu_si512(others + pair * 32);
-      touch(reinterpret_cast<const uint8_t*>(others + ahead + pair * 32));
+      touch(reinterpret_cast<const uint8_t*>(ahead_too + pair * 32));
     }
     const uint8_t* planes = q + pair * 8;
     add_two<Vectors>(s0, first, second, planes, planes + 4);
@@ -324,10 +325,9 @@ struct Blocks {
 // overflows: |sum| <= 4095 * 32639 * 16 = 2^31 - 8,975,168.
 template <int Rows, int Vectors, bool Unsigned>
 TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, const Join* join,
-                                       const uint8_t* weights, const int16_t* values, size_t dim,
-                                       size_t c) {
+                                       const uint8_t* weights, const int16_t* values,
+                                       const int16_t* next, size_t dim, size_t c) {
   const size_t row_bytes = size_t{plan.stride()} * 64;
-  const int16_t* next = values + 16 * dim;
   const __m512i high = Unsigned ? _mm512_set1_epi32(INT_MIN) : _mm512_setzero_si512();
   const auto low = [join](int r) { return Unsigned ? join[r].start_low : 0; };
   Sums s0;
@@ -338,25 +338,27 @@ TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, 
   if constexpr (Rows > 1) start(_mm512_set1_epi32(low(1)), high, s1);
   if constexpr (Rows > 2) start(_mm512_set1_epi32(low(2)), high, s2);
   if constexpr (Rows > 3) start(_mm512_set1_epi32(low(3)), high, s3);
+  const uint8_t* w1 = weights + row_bytes;
+  const uint8_t* w2 = w1 + row_bytes;
+  const uint8_t* w3 = w2 + row_bytes;
+  const int16_t* two = values + c * 2;
+  const auto* ahead = reinterpret_cast<const uint8_t*>(next + c * 2);
 #pragma GCC unroll 8
   for (size_t pair = 0; pair < 8; ++pair) {
-    const size_t place = (pair * dim + c) * 2;
-    const __m512i first = _mm512_loadu_si512(values + place);
+    const __m512i first = _mm512_loadu_si512(two);
     __m512i second = first;
-    touch(reinterpret_cast<const uint8_t*>(next + place));
+    touch(ahead);
     if constexpr (Vectors == 2) {
-      second = _mm512_loadu_si512(values + place + 32);
-      touch(reinterpret_cast<const uint8_t*>(next + place + 32));
+      second = _mm512_loadu_si512(two + 32);
+      touch(ahead + 64);
     }
-    const uint8_t* w = weights + pair * 4;
-    add_two<Vectors>(s0, first, second, w, w + 32);
-    if constexpr (Rows > 1) add_two<Vectors>(s1, first, second, w + row_bytes, w + row_bytes + 32);
-    if constexpr (Rows > 2) {
-      add_two<Vectors>(s2, first, second, w + 2 * row_bytes, w + 2 * row_bytes + 32);
-    }
-    if constexpr (Rows > 3) {
-      add_two<Vectors>(s3, first, second, w + 3 * row_bytes, w + 3 * row_bytes + 32);
-    }
+    two += dim * 2;
+    ahead += dim * 4;
+    const size_t w = pair * 4;
+    add_two<Vectors>(s0, first, second, weights + w, weights + w + 32);
+    if constexpr (Rows > 1) add_two<Vectors>(s1, first, second, w1 + w, w1 + w + 32);
+    if constexpr (Rows > 2) add_two<Vectors>(s2, first, second, w2 + w, w2 + w + 32);
+    if constexpr (Rows > 3) add_two<Vectors>(s3, first, second, w3 + w, w3 + w + 32);
   }
   int64_t* totals = plan.totals + size_t{row} * dim + c;
   join_block<Vectors, Unsigned>(join[0], s0, totals);
@@ -374,11 +376,12 @@ TANDEM_AVX512 void sum_blocks(const CacheView& cache, const AttentionPlan& plan,
     const Join* join = blocks.joins[i];
     const uint8_t* weights = row_weights + size_t{blocks.index[i]} * 64;
     const int16_t* values = plan.block_of(cache.values, blocks.index[i], cache.padded_dim);
+    const int16_t* next = plan.block_after(cache.values, blocks.index[i], 1, cache.padded_dim);
     size_t c = 0;
     for (; c + 32 <= dim; c += 32) {
-      sum_channels<Rows, 2, Unsigned>(plan, row, join, weights, values, dim, c);
+      sum_channels<Rows, 2, Unsigned>(plan, row, join, weights, values, next, dim, c);
     }
-    if (c < dim) sum_channels<Rows, 1, Unsigned>(plan, row, join, weights, values, dim, c);
+    if (c < dim) sum_channels<Rows, 1, Unsigned>(plan, row, join, weights, values, next, dim, c);
   }
 }
 
@@ -422,18 +425,49 @@ TANDEM_AVX512 void sum_rows(const CacheView& cache, const AttentionTask&, const 
   if (far.count > 0) sum_blocks<Rows, false>(cache, plan, row, far);
 }
 
-// n is a multiple of 256.
-TANDEM_AVX512 void widen(const int8_t* in, size_t n, int16_t* out) {
-  for (size_t i = 0; i < n; i += 32) {
-    _mm512_storeu_si512(out + i, _mm512_cvtepi8_epi16(
-                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i))));
+// 16 multipliers, each twice.
+TANDEM_AVX512 inline __m512i twice(const uint8_t* multipliers) {
+  const __m512i m = _mm512_add_epi32(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(multipliers))),
+      _mm512_set1_epi32(1));
+  return _mm512_or_si512(m, _mm512_slli_epi32(m, 16));
+}
+TANDEM_AVX512 inline void widen(const int8_t* in, __m512i multipliers, int16_t* out) {
+  const __m512i wide =
+      _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+  _mm512_storeu_si512(out, _mm512_mullo_epi16(wide, multipliers));
+}
+
+TANDEM_AVX512 void widen_keys(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                              int16_t* out) {
+  __m512i m = _mm512_setzero_si512();
+  for (size_t pair = 0; pair < padded_dim / 2; ++pair) {
+    if (pair % (a::kNarrowGroup / 2) == 0) m = twice(multipliers + pair);
+    touch(reinterpret_cast<const uint8_t*>(in) + pair * 32 + size_t{padded_dim} * 32);
+    widen(in + pair * 32, m, out + pair * 32);
   }
 }
 
-constexpr AttentionSteps kSteps = {
-    4,         {score_rows<1>, score_rows<2>, score_rows<3>, score_rows<4>}, largest_score,
-    weigh_row, {sum_rows<1>, sum_rows<2>, sum_rows<3>, sum_rows<4>},         finish_row,
-    widen};
+TANDEM_AVX512 void widen_values(const int8_t* in, const uint8_t* multipliers, uint32_t padded_dim,
+                                int16_t* out) {
+  for (size_t pair = 0; pair < 8; ++pair) {
+    for (size_t c = 0; c < padded_dim; c += 16) {
+      const uint8_t* m = multipliers + c / a::kNarrowGroup * 16 + pair * 2;
+      const size_t place = (pair * padded_dim + c) * 2;
+      touch(reinterpret_cast<const uint8_t*>(in) + place + size_t{padded_dim} * 32);
+      widen(in + place, _mm512_set1_epi32((m[0] + 1) | (m[1] + 1) << 16), out + place);
+    }
+  }
+}
+
+constexpr AttentionSteps kSteps = {4,
+                                   {score_rows<1>, score_rows<2>, score_rows<3>, score_rows<4>},
+                                   largest_score,
+                                   weigh_row,
+                                   {sum_rows<1>, sum_rows<2>, sum_rows<3>, sum_rows<4>},
+                                   finish_row,
+                                   widen_keys,
+                                   widen_values};
 
 }  // namespace
 

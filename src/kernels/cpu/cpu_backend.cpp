@@ -88,8 +88,8 @@ Heads CpuBackend::add_heads(uint32_t heads, uint32_t head_dim) {
 }
 
 std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_heads,
-                                               uint32_t head_dim) {
-  return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim);
+                                               uint32_t head_dim, const CacheOptions& options) {
+  return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim, options);
 }
 
 void CpuBackend::take_moved() {

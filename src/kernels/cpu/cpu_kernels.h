@@ -11,6 +11,7 @@
 #include "arithmetic/attention.h"
 #include "arithmetic/format.h"
 #include "arithmetic/norm.h"
+#include "arithmetic/quantize.h"
 #include "arithmetic/rope.h"
 #include "base/aligned.h"
 #include "base/result.h"
@@ -75,6 +76,13 @@ struct CacheView {
   std::span<const int16_t* const> values;
   std::span<const int16_t* const> key_exponents;  ///< a pointer a chunk, [kChunk]
   std::span<const int16_t* const> value_exponents;
+  /// Of 8 bits, less one (arithmetic::narrow): a pointer a chunk, [block][group][position 16].
+  std::span<const uint8_t* const> key_multipliers = {};
+  std::span<const uint8_t* const> value_multipliers = {};
+
+  [[nodiscard]] uint32_t groups() const {
+    return (padded_dim + arithmetic::kNarrowGroup - 1) / arithmetic::kNarrowGroup;
+  }
 };
 
 /// Offset of a key's channel within its block, and of a value's.

@@ -1,4 +1,5 @@
-// The CPU backend's KV cache: 16-bit keys and values in chunks of positions, grown on demand.
+// The CPU backend's KV cache: keys and values in chunks of positions, which are added as a
+// conversation grows, never copied, and used again once a window has passed them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,16 @@ namespace tandem::kernels::cpu {
 /// Layout: see CacheView. One chunk of one layer holds all its kv heads.
 class CpuKvCache final : public KvCache {
  public:
-  CpuKvCache(uint32_t layers, uint32_t kv_heads, uint32_t head_dim);
+  CpuKvCache(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
+             const CacheOptions& options = {});
 
   [[nodiscard]] Status reserve(uint32_t positions) override;
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  [[nodiscard]] uint32_t bits() const override { return bits_; }
+  void release(uint32_t floor) override;
+  [[nodiscard]] uint32_t floor() const override { return floor_; }
+  void clear() override;
+  [[nodiscard]] uint32_t first_seen(uint32_t layer, uint32_t length) const override;
 
   [[nodiscard]] uint32_t position_values() const override {
     return kv_heads_ * 2 * (1 + head_dim_);
@@ -28,34 +35,67 @@ class CpuKvCache final : public KvCache {
                                         std::span<const int16_t> in) override;
 
   [[nodiscard]] uint32_t kv_heads() const { return kv_heads_; }
-  /// What attention reads; valid until the next reserve().
+  /// What attention reads; valid until the next reserve(), release() or clear().
   [[nodiscard]] CacheView view(uint32_t layer, uint32_t kv_head) const;
-  /// Stores one head's vector at a reserved position.
+  /// Stores one head's vector at a reserved position, rounded to 8 bits if these are what is held.
+  /// Different positions or heads may be stored at the same time.
   void store_key(uint32_t layer, uint32_t kv_head, uint32_t position, const int16_t* values,
                  int32_t exponent);
   void store_value(uint32_t layer, uint32_t kv_head, uint32_t position, const int16_t* values,
                    int32_t exponent);
 
   /// Bytes of one chunk of one layer.
-  static uint64_t chunk_bytes(uint32_t kv_heads, uint32_t head_dim);
+  static uint64_t chunk_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t bits = 16);
+  /// Bytes that a layer with this window, 0 for none, comes to hold at `positions` positions, in
+  /// passes of up to kWidestPass tokens.
+  static uint64_t layer_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t bits, uint32_t window,
+                              uint32_t positions);
+  static constexpr uint32_t kWidestPass = 512;
 
  private:
+  using Chunk = AlignedArray<uint8_t>;
   struct Head {
-    std::vector<const int16_t*> keys;
+    std::vector<const int16_t*> keys;  // a pointer a chunk; null where it was let go
     std::vector<const int16_t*> values;
     std::vector<const int16_t*> key_exponents;
     std::vector<const int16_t*> value_exponents;
+    std::vector<const uint8_t*> key_multipliers;  // of 8 bits
+    std::vector<const uint8_t*> value_multipliers;
+  };
+  struct Layer {
+    uint32_t window = 0;
+    std::vector<Chunk> chunks;  // empty where they were let go
+    std::vector<Chunk> unused;
+    size_t first = 0;  // chunk that is held
   };
   [[nodiscard]] size_t index(uint32_t layer, uint32_t kv_head) const {
     return size_t{layer} * kv_heads_ + kv_head;
   }
+  // Gives up a layer's first chunks.
+  void let_go(uint32_t layer, size_t chunks);
+  // Where one head's keys, or values, of a chunk lie.
+  struct Place {
+    int16_t* vectors;
+    int16_t* exponents;
+    uint8_t* multipliers;
+    bool key;
+    [[nodiscard]] size_t offset(uint32_t slot, uint32_t channel, uint32_t padded_dim) const;
+  };
+  [[nodiscard]] Place key_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const;
+  [[nodiscard]] Place value_place(uint32_t layer, uint32_t kv_head, uint32_t chunk) const;
+  [[nodiscard]] size_t multiplier_offset(uint32_t slot, uint32_t channel) const;
+  void store(const Place& place, uint32_t slot, const int16_t* values, int32_t exponent);
+  // The same for what was exported, which becomes the same again; false if it was of 16 bits.
+  [[nodiscard]] bool restore(const Place& place, uint32_t slot, const int16_t* values);
+  [[nodiscard]] int16_t value_at(const Place& place, uint32_t slot, uint32_t channel) const;
 
-  uint32_t layers_;
   uint32_t kv_heads_;
   uint32_t head_dim_;
   uint32_t padded_dim_;
+  uint32_t bits_;
+  uint32_t floor_ = 0;
   uint64_t bytes_ = 0;
-  std::vector<AlignedArray<int16_t>> chunks_;
+  std::vector<Layer> layers_;
   std::vector<Head> heads_;
 };
 

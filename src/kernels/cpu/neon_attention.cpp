@@ -258,15 +258,14 @@ void finish_row(const int64_t* totals, uint32_t head_dim, const RowMass& mass, f
   }
 }
 
-// n is a multiple of 256.
-void widen(const int8_t* in, size_t n, int16_t* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = in[i];
-}
-
-constexpr AttentionSteps kSteps = {
-    2,         {score_rows<1>, score_rows<2>, nullptr, nullptr}, largest_score,
-    weigh_row, {sum_rows<1>, sum_rows<2>, nullptr, nullptr},     finish_row,
-    widen};
+constexpr AttentionSteps kSteps = {2,
+                                   {score_rows<1>, score_rows<2>, nullptr, nullptr},
+                                   largest_score,
+                                   weigh_row,
+                                   {sum_rows<1>, sum_rows<2>, nullptr, nullptr},
+                                   finish_row,
+                                   plain_widen_keys,
+                                   plain_widen_values};
 
 }  // namespace
 

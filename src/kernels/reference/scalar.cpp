@@ -111,8 +111,19 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
     int16_t* key = &memory[size_t{j} * dim * 2];
     int16_t* value = key + dim;
     for (uint32_t c = 0; c < dim; ++c) {
-      key[c] = cache.keys[chunk][block + key_offset(lane, c)];
-      value[c] = cache.values[chunk][block + value_offset(lane, c, cache.padded_dim)];
+      const size_t key_place = block + key_offset(lane, c);
+      const size_t value_place = block + value_offset(lane, c, cache.padded_dim);
+      if (cache.bits == 8) {
+        const size_t m =
+            (slot / a::kBlock * cache.groups() + c / a::kNarrowGroup) * a::kBlock + lane;
+        const int32_t k = reinterpret_cast<const int8_t*>(cache.keys[chunk])[key_place];
+        const int32_t v = reinterpret_cast<const int8_t*>(cache.values[chunk])[value_place];
+        key[c] = static_cast<int16_t>(k * (cache.key_multipliers[chunk][m] + 1));
+        value[c] = static_cast<int16_t>(v * (cache.value_multipliers[chunk][m] + 1));
+      } else {
+        key[c] = cache.keys[chunk][key_place];
+        value[c] = cache.values[chunk][value_place];
+      }
     }
     keys[j] = {{key, dim}, cache.key_exponents[chunk][slot]};
     values[j] = {{value, dim}, cache.value_exponents[chunk][slot]};

@@ -1,0 +1,177 @@
+// The KV cache: what windows let go, what they keep, and what 8 bits hold.
+#include "kernels/cpu/kv_cache.h"
+
+#include "arithmetic/quantize.h"
+#include "support.h"
+
+namespace tandem::kernels::cpu {
+namespace {
+
+constexpr uint32_t kDim = 32;
+constexpr uint32_t kHeads = 2;
+constexpr uint32_t kWindow = 100;
+
+// Keys and values that tell their position.
+void fill(CpuKvCache& cache, uint32_t layer, uint32_t from, uint32_t to) {
+  for (uint32_t p = from; p < to; ++p) {
+    Random random(p);
+    std::vector<int16_t> key(kDim);
+    std::vector<int16_t> value(kDim);
+    for (int16_t& v : key) v = random.activation(Fill::kRandom, 0);
+    for (int16_t& v : value) v = random.activation(Fill::kRandom, 0);
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      cache.store_key(layer, head, p, key.data(), -14);
+      cache.store_value(layer, head, p, value.data(), -13);
+    }
+  }
+}
+
+std::vector<uint32_t> attend(const CpuKvCache& cache, uint32_t layer, uint32_t position,
+                             uint32_t window) {
+  std::vector<int16_t> query(kDim, 1500);
+  const int32_t exponent = -13;
+  AttentionTask task;
+  task.queries = query.data();
+  task.exponents = &exponent;
+  task.query_stride = task.out_stride = kDim;
+  task.exponent_stride = 1;
+  task.position = position;
+  task.window = window;
+  task.constant = 10000.0F;
+  AttentionScratch scratch;
+  std::vector<float> out(kDim);
+  EXPECT_TRUE(
+      fast_sets().front()->attention(cache.view(layer, 1), task, nullptr, scratch, out.data()));
+  return bits(out);
+}
+
+TEST(KvCache, WindowsLetGoOfWhatNoPassSeesAndKeepTheRest) {
+  CpuKvCache all(2, kHeads, kDim);
+  CpuKvCache cache(2, kHeads, kDim, {16, {kWindow, 0}});
+  constexpr uint32_t kLength = 5000;
+  constexpr uint32_t kPass = 100;
+  uint64_t most = 0;
+  ASSERT_TRUE(all.reserve(kLength).ok());
+  for (uint32_t begin = 0; begin < kLength; begin += kPass) {
+    if (begin > kWindowMargin) cache.release(begin - kWindowMargin);
+    ASSERT_TRUE(cache.reserve(begin + kPass).ok());
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      fill(all, layer, begin, begin + kPass);
+      fill(cache, layer, begin, begin + kPass);
+    }
+    // The pass's own tokens, and those of one after a rollback to the least length.
+    for (const uint32_t position : {begin, begin + kPass - 1, cache.floor()}) {
+      ASSERT_EQ(attend(cache, 0, position, kWindow), attend(all, 0, position, kWindow));
+      ASSERT_EQ(attend(cache, 1, position, 0), attend(all, 1, position, 0));
+    }
+    most = std::max(most, cache.bytes());
+  }
+  EXPECT_EQ(cache.floor(), kLength - kPass - kWindowMargin);
+  const uint64_t told = CpuKvCache::layer_bytes(kHeads, kDim, 16, kWindow, kLength) +
+                        CpuKvCache::layer_bytes(kHeads, kDim, 16, 0, kLength);
+  EXPECT_LE(most, told);
+  EXPECT_GE(most, told / 10 * 8);
+  EXPECT_LT(CpuKvCache::layer_bytes(kHeads, kDim, 16, kWindow, kLength),
+            CpuKvCache::layer_bytes(kHeads, kDim, 16, 0, kLength) / 2);
+}
+
+TEST(KvCache, ClearedItBeginsAnewInTheSameMemory) {
+  CpuKvCache cache(1, kHeads, kDim, {16, {kWindow}});
+  cache.release(0);
+  for (uint32_t begin = 0; begin < 3000; begin += 500) {
+    if (begin > kWindowMargin) cache.release(begin - kWindowMargin);
+    ASSERT_TRUE(cache.reserve(begin + 500).ok());
+    fill(cache, 0, begin, begin + 500);
+  }
+  const uint64_t held = cache.bytes();
+  EXPECT_GT(cache.floor(), 0U);
+  cache.clear();
+  EXPECT_EQ(cache.floor(), 0U);
+  CpuKvCache fresh(1, kHeads, kDim);
+  ASSERT_TRUE(cache.reserve(600).ok());
+  ASSERT_TRUE(fresh.reserve(600).ok());
+  EXPECT_EQ(cache.bytes(), held);
+  fill(cache, 0, 0, 600);
+  fill(fresh, 0, 0, 600);
+  for (const uint32_t position : {0U, 99U, 599U}) {
+    EXPECT_EQ(attend(cache, 0, position, kWindow), attend(fresh, 0, position, kWindow));
+  }
+}
+
+// Room that was made after positions had been let go, as a state that is read from a file has it.
+TEST(KvCache, HoldsOnlyWhatIsSeenWhenItBeginsLate) {
+  CpuKvCache cache(1, kHeads, kDim, {16, {kWindow}});
+  cache.release(10000);
+  ASSERT_TRUE(cache.reserve(10001).ok());
+  EXPECT_LE(cache.bytes(), 2 * CpuKvCache::chunk_bytes(kHeads, kDim));
+  EXPECT_EQ(cache.first_seen(0, 10000), 10000 - kWindow + 1);
+  CpuKvCache all(1, kHeads, kDim);
+  ASSERT_TRUE(all.reserve(10001).ok());
+  fill(cache, 0, cache.first_seen(0, 10000), 10001);
+  fill(all, 0, 9000, 10001);
+  EXPECT_EQ(attend(cache, 0, 10000, kWindow), attend(all, 0, 10000, kWindow));
+}
+
+TEST(KvCache, GrowsWithoutCopying) {
+  CpuKvCache cache(1, kHeads, kDim);
+  ASSERT_TRUE(cache.reserve(1).ok());
+  const int16_t* first = cache.view(0, 0).keys[0];
+  ASSERT_TRUE(cache.reserve(100000).ok());
+  EXPECT_EQ(cache.view(0, 0).keys[0], first);
+  EXPECT_EQ(cache.bytes(), CpuKvCache::layer_bytes(kHeads, kDim, 16, 0, 100000));
+}
+
+TEST(KvCache, EightBitsTakeHalfAndAreExportedAsTheyCount) {
+  CpuKvCache cache(1, kHeads, kDim, {8, {}});
+  ASSERT_TRUE(cache.reserve(300).ok());
+  EXPECT_LT(cache.bytes(), 2 * CpuKvCache::chunk_bytes(kHeads, kDim) * 6 / 10);
+  fill(cache, 0, 0, 300);
+  std::vector<int16_t> out(size_t{300} * cache.position_values());
+  cache.export_positions(0, 0, 300, out);
+  Random random(299);
+  std::vector<int16_t> key(kDim);
+  for (int16_t& v : key) v = random.activation(Fill::kRandom, 0);
+  std::vector<int8_t> q(kDim);
+  const int32_t m = arithmetic::narrow(key, q);
+  const int16_t* last = out.data() + size_t{299} * cache.position_values();
+  EXPECT_EQ(last[0], -14);
+  for (size_t c = 0; c < kDim; ++c) EXPECT_EQ(last[2 + c], q[c] * m);
+  // What 8 bits stand for becomes the same again; anything else is refused.
+  CpuKvCache other(1, kHeads, kDim, {8, {}});
+  ASSERT_TRUE(other.reserve(300).ok());
+  ASSERT_TRUE(other.import_positions(0, 0, 300, out).ok());
+  std::vector<int16_t> again(out.size());
+  other.export_positions(0, 0, 300, again);
+  EXPECT_EQ(again, out);
+  EXPECT_EQ(attend(other, 0, 299, 0), attend(cache, 0, 299, 0));
+  out[2] = static_cast<int16_t>(out[2] ^ 1);
+  EXPECT_FALSE(other.import_positions(0, 0, 300, out).ok());
+}
+
+TEST(KvCache, NarrowTakesTheLeastMultiplierAndKeepsWithinHalfOfIt) {
+  Random random(8);
+  for (int round = 0; round < 5000; ++round) {
+    const int32_t limit = round == 0 ? arithmetic::kMaxActivation
+                          : random.integer(0, 1) == 0
+                              ? random.integer(0, arithmetic::kMaxActivation)
+                              : 1 << random.integer(0, 14);
+    std::vector<int16_t> values(random.integer(1, arithmetic::kNarrowGroup));
+    for (int16_t& v : values) v = static_cast<int16_t>(random.integer(-limit, limit));
+    if (round % 2 == 0) values[0] = static_cast<int16_t>(round % 4 == 0 ? limit : -limit);
+    std::vector<int8_t> q(values.size());
+    const int32_t m = arithmetic::narrow(values, q);
+    ASSERT_GE(m, 1);
+    ASSERT_LE(m, 256);
+    bool less_would_do = m > 1;
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_GE(q[i], -127);
+      ASSERT_LE(2 * std::abs(q[i] * m - values[i]), m);
+      const double closest = std::floor((values[i] + (m - 1) / 2) / static_cast<double>(m - 1));
+      less_would_do = less_would_do && std::fabs(closest) <= 127;
+    }
+    ASSERT_FALSE(less_would_do) << m;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::kernels::cpu
