@@ -59,14 +59,14 @@ Result<std::vector<double>> factors(const json& scaling, const char* key, size_t
   std::vector<double> result;
   if (found != scaling.end() && found->is_array() && found->size() == pairs) {
     for (const json& factor : *found) {
-      if (!factor.is_number() || !(factor.get<double>() >= 1e-3) || factor.get<double>() > 1e6)
+      if (!factor.is_number() || !(factor.get<double>() >= 0.2) || factor.get<double>() > 1e6)
         break;
       result.push_back(factor.get<double>());
     }
   }
   if (result.size() == pairs) return result;
   return invalid(std::string("config.json: rope parameter '") + key + "' must list " +
-                 std::to_string(pairs) + " numbers from 0.001 to 1000000");
+                 std::to_string(pairs) + " numbers from 0.2 to 1000000");
 }
 
 Status read_yarn(const json& scaling, RopeConfig& rope) {

@@ -97,6 +97,7 @@ Result<MarkedText> ChatTemplate::render(const ChatJson& messages,
   if (!set_->sources.eos_token.empty()) {
     variables["eos_token"] = Value::string(set_->sources.eos_token);
   }
+  variables["documents"] = Value::none();
   if (options.variables != nullptr) {
     for (const auto& [key, value] : options.variables->items()) {
       variables[key] = Value::from_json(value);
@@ -104,7 +105,6 @@ Result<MarkedText> ChatTemplate::render(const ChatJson& messages,
   }
   variables["messages"] = Value::from_json(messages);
   variables["tools"] = options.tools == nullptr ? Value::none() : Value::from_json(*options.tools);
-  variables["documents"] = Value::none();
   variables["add_generation_prompt"] = Value::boolean(options.add_generation_prompt);
   jinja::Evaluator evaluator({}, options.now.value_or(std::chrono::system_clock::now()));
   auto text = evaluator.run(*body, std::move(variables));

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Keys of an architecture that are read here by name, or say nothing that the answer depends on.
-constexpr std::array<std::string_view, 23> kRead{
+constexpr std::array<std::string_view, 28> kRead{
     "vocab_size",
     "tensor_data_layout",
     "attention.value_length",
@@ -36,6 +36,11 @@ constexpr std::array<std::string_view, 23> kRead{
     "rope.scaling.yarn_attn_factor",
     "rope.freq_base_swa",
     "attention.sliding_window_pattern",
+    "attention.recurrent_layers",
+    "feed_forward_length",
+    "nextn_predict_layers",
+    "rope.dimension_sections",
+    "ssm.inner_size",
     "expert_count",
     "expert_used_count",
     "use_parallel_residual",
@@ -108,9 +113,7 @@ class ConfigMaker {
     const GgufValue* value = header_.find(name);
     if (value == nullptr) return {};
     const std::string config_key(row.config);
-    if (const auto* flag = std::get_if<bool>(value)) {
-      config_[config_key] = *flag;
-    } else if (const auto* real = std::get_if<double>(value)) {
+    if (const auto* real = std::get_if<double>(value)) {
       TANDEM_TRY(header_.number(name));
       config_[config_key] = decimal(*real);
     } else if (const auto* many = std::get_if<std::vector<uint64_t>>(value)) {

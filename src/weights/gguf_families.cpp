@@ -129,6 +129,68 @@ constexpr std::array<GgufTensorRow, 6> kPhi3{{
     {"ffn_down", "mlp.down_proj"},
 }};
 
+constexpr std::array<GgufTensorRow, 3> kQwen35Globals{{
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm", Change::kPlusOne},
+    {"output", "lm_head"},
+}};
+
+// Norms are stored less one, as Gemma's; a delta net's own is not.
+constexpr std::array<GgufTensorRow, 27> kQwen35{{
+    {"attn_norm", "input_layernorm", Change::kPlusOne},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm", Change::kPlusOne},
+    {"attn_k_norm", "self_attn.k_norm", Change::kPlusOne},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_qkv", "linear_attn.in_proj_qkv", Change::kMixed},
+    {"attn_gate", "linear_attn.in_proj_z", Change::kValueHeads},
+    {"ssm_alpha", "linear_attn.in_proj_a", Change::kValueHeads},
+    {"ssm_beta", "linear_attn.in_proj_b", Change::kValueHeads},
+    {"ssm_conv1d", "linear_attn.conv1d", Change::kMixed},
+    {"ssm_dt.bias", "linear_attn.dt_bias", Change::kValueHeads},
+    {"ssm_a", "linear_attn.A_log", Change::kLogarithm},
+    {"ssm_norm", "linear_attn.norm"},
+    {"ssm_out", "linear_attn.out_proj", Change::kValueColumns},
+    {"post_attention_norm", "post_attention_layernorm", Change::kPlusOne},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.%.gate_proj", Change::kExperts},
+    {"ffn_up_exps", "mlp.experts.%.up_proj", Change::kExperts},
+    {"ffn_down_exps", "mlp.experts.%.down_proj", Change::kExperts},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+}};
+
+constexpr std::array<GgufTensorRow, 28> kQwen35Moe = [] {
+  std::array<GgufTensorRow, 28> rows{};
+  for (size_t i = 0; i < kQwen35.size(); ++i) rows[i] = kQwen35[i];
+  rows.back() = {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", Change::kOneRow};
+  return rows;
+}();
+
+constexpr std::array<GgufTensorRow, 15> kGptOss{{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "mlp.router"},
+    {"ffn_gate_exps.weight", "mlp.experts.gate_up_proj_blocks", Change::kPairedExperts},
+    {"ffn_up_exps.weight", "mlp.experts.gate_up_proj_blocks", Change::kPairedExperts},
+    {"ffn_down_exps.weight", "mlp.experts.down_proj_blocks"},
+    {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", Change::kPairedExperts},
+    {"ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias", Change::kPairedExperts},
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+    {"ffn_norm", "post_attention_layernorm"},
+}};
+
 constexpr std::array<GgufKeyRow, 6> kGpt2Keys{{
     {"block_count", "n_layer"},
     {"embedding_length", "n_embd"},
@@ -191,6 +253,40 @@ constexpr std::array<GgufKeyRow, 11> kQwen3MoeKeys{{
     {"expert_count", "num_experts"},
     {"expert_used_count", "num_experts_per_tok"},
     {"expert_feed_forward_length", "moe_intermediate_size"},
+}};
+
+constexpr std::array<GgufKeyRow, 11> kGptOssKeys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"attention.sliding_window", "sliding_window"},
+    {"expert_count", "num_local_experts"},
+    {"expert_used_count", "num_experts_per_tok"},
+    {"expert_feed_forward_length", "intermediate_size"},
+}};
+
+constexpr std::array<GgufKeyRow, 17> kQwen35Keys{{
+    {"block_count", "num_hidden_layers"},
+    {"embedding_length", "hidden_size"},
+    {"feed_forward_length", "intermediate_size"},
+    {"attention.head_count", "num_attention_heads"},
+    {"attention.head_count_kv", "num_key_value_heads"},
+    {"attention.key_length", "head_dim"},
+    {"context_length", "max_position_embeddings"},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+    {"ssm.conv_kernel", "linear_conv_kernel_dim"},
+    {"ssm.state_size", "linear_key_head_dim"},
+    {"ssm.group_count", "linear_num_key_heads"},
+    {"ssm.time_step_rank", "linear_num_value_heads"},
+    {"full_attention_interval", "full_attention_interval"},
+    {"expert_count", "num_experts"},
+    {"expert_used_count", "num_experts_per_tok"},
+    {"expert_feed_forward_length", "moe_intermediate_size"},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"},
 }};
 
 constexpr std::array<GgufKeyRow, 12> kGraniteKeys{{
@@ -282,6 +378,49 @@ Status finish_gemma3(const GgufHeader& header, Json& config) {
   return {};
 }
 
+Status finish_gpt_oss(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = true;
+  // Layers with a window and without take turns.
+  TANDEM_TRY(add_layer_types(header, "gpt-oss", 2, config));
+  if (config.contains("rope_scaling")) config["rope_scaling"]["truncate"] = false;
+  return {};
+}
+
+Status finish_qwen35(const GgufHeader& header, Json& config) {
+  TANDEM_ASSIGN(const std::string name, header.text("general.architecture"));
+  TANDEM_ASSIGN(const auto inner, header.integer(name + ".ssm.inner_size", 1, UINT32_MAX));
+  const Json& given = config["linear_num_value_heads"];
+  const uint64_t heads = given.is_number_unsigned() ? given.get<uint64_t>() : 0;
+  if (!inner || heads == 0 || *inner % heads != 0) {
+    return invalid("key " + name + ".ssm.inner_size: expected a multiple of " +
+                   std::to_string(heads) + " value heads");
+  }
+  config["linear_value_head_dim"] = *inner / heads;
+  // Layers that only draft tokens ahead come last.
+  TANDEM_ASSIGN(const auto drafts, header.integer(name + ".nextn_predict_layers", 0, 64));
+  const auto all = config["num_hidden_layers"].get<uint64_t>();
+  if (drafts.value_or(0) >= all) {
+    return invalid("key " + name + ".nextn_predict_layers: expected less than " +
+                   std::to_string(all));
+  }
+  const uint64_t layers = all - drafts.value_or(0);
+  config["num_hidden_layers"] = layers;
+  const std::string key = name + ".attention.recurrent_layers";
+  const GgufValue* value = header.find(key);
+  if (value == nullptr) return {};
+  const auto* flags = std::get_if<std::vector<uint64_t>>(value);
+  if (flags == nullptr || flags->size() < layers) {
+    return invalid("key " + key + ": expected a flag for each of " + std::to_string(layers) +
+                   " layers");
+  }
+  Json types = Json::array();
+  for (uint64_t i = 0; i < layers; ++i) {
+    types.push_back((*flags)[i] != 0 ? "linear_attention" : "full_attention");
+  }
+  config["layer_types"] = types;
+  return {};
+}
+
 constexpr std::array kFamilies{
     GgufFamily{.gguf = "llama",
                .architecture = "LlamaForCausalLM",
@@ -351,6 +490,24 @@ constexpr std::array kFamilies{
                .globals = kGlobals,
                .tensors = kLlama,
                .finish = finish_llama},
+    GgufFamily{.gguf = "gpt-oss",
+               .architecture = "GptOssForCausalLM",
+               .keys = kGptOssKeys,
+               .globals = kGlobals,
+               .tensors = kGptOss,
+               .finish = finish_gpt_oss},
+    GgufFamily{.gguf = "qwen35",
+               .architecture = "Qwen3_5ForCausalLM",
+               .keys = kQwen35Keys,
+               .globals = kQwen35Globals,
+               .tensors = kQwen35,
+               .finish = finish_qwen35},
+    GgufFamily{.gguf = "qwen35moe",
+               .architecture = "Qwen3_5MoeForCausalLM",
+               .keys = kQwen35Keys,
+               .globals = kQwen35Globals,
+               .tensors = kQwen35Moe,
+               .finish = finish_qwen35},
 };
 
 const GgufFamily* find_family(std::string_view architecture) {

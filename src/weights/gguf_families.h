@@ -15,14 +15,21 @@ namespace tandem::weights {
 /// What the converter did to a tensor beside naming it, undone when it is read.
 enum class GgufChange : uint8_t {
   kNone,
-  kPairedQuery,  ///< rows of a query head reordered so that rotary pairs are neighbours
-  kPairedKey,    ///< the same for key heads
-  kPlusOne,      ///< 1 added (Gemma's norms)
-  kTransposed,   ///< the model's description wants it input-major (GPT-2)
-  kExperts,      ///< one tensor [experts, rows, columns] instead of one an expert
+  kPairedQuery,    ///< rows of a query head reordered so that rotary pairs are neighbours
+  kPairedKey,      ///< the same for key heads
+  kPlusOne,        ///< 1 added (Gemma's norms)
+  kTransposed,     ///< the model's description wants it input-major (GPT-2)
+  kExperts,        ///< one tensor [experts, rows, columns] instead of one an expert
+  kPairedExperts,  ///< gate and up of experts, whose rows alternate in the model (gpt-oss)
+  kValueHeads,     ///< a delta net's value heads (rows) in another order
+  kMixed,          ///< query and key heads as they are, then value heads in another order
+  kValueColumns,   ///< the same of columns
+  kLogarithm,      ///< value heads in another order, each the negative exponential (A_log)
+  kOneRow,         ///< a vector that is a matrix of one row
 };
 
-/// A tensor's name without layer, ".weight" and ".bias".
+/// A tensor's name without layer, ".weight" and ".bias"; or, where both don't have the same ending,
+/// with it.
 struct GgufTensorRow {
   std::string_view gguf;   ///< "attn_q" of "blk.0.attn_q.weight"
   std::string_view model;  ///< "self_attn.q_proj"; with kExperts "%" stands for the expert's number

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "weights/dtype.h"
+#include "weights/gguf_changes.h"
 #include "weights/printable.h"
 
 namespace tandem::weights {
@@ -27,11 +28,7 @@ struct Mapping {
 };
 
 std::optional<Mapping> map_name(const GgufFamily& family, std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  const std::string_view suffix = name.substr(dot);
-  if (suffix != ".weight" && suffix != ".bias") return std::nullopt;
-  std::string_view base = name.substr(0, dot);
+  std::string_view base = name;
   std::string prefix;
   std::span<const GgufTensorRow> rows = family.globals;
   if (base.starts_with("blk.")) {
@@ -46,132 +43,70 @@ std::optional<Mapping> map_name(const GgufFamily& family, std::string_view name)
     rows = family.tensors;
   }
   for (const GgufTensorRow& row : rows) {
-    if (row.gguf != base) continue;
+    if (row.gguf == base) return Mapping{prefix + std::string(row.model), row.change};
+  }
+  const size_t dot = base.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view suffix = base.substr(dot);
+  if (suffix != ".weight" && suffix != ".bias") return std::nullopt;
+  for (const GgufTensorRow& row : rows) {
+    if (row.gguf != base.substr(0, dot)) continue;
     return Mapping{prefix + std::string(row.model) + std::string(suffix), row.change};
   }
   return std::nullopt;
 }
 
-/// Row `row` of a head's rotary pairs in the model's order, where the file has the two of each pair
-/// side by side.
-uint64_t paired_row(uint64_t row, uint64_t head_rows) {
-  const uint64_t head = row / head_rows;
-  const uint64_t within = row % head_rows;
-  const uint64_t half = head_rows / 2;
-  return head * head_rows + (within % half) * 2 + within / half;
-}
-
-Convert unpair(const TensorInfo& info, uint64_t head_rows) {
-  // A bias is one row to the readers, and pairs are among its elements.
-  const bool vector = info.shape.size() == 1;
-  const uint64_t width = vector ? bytes_of(info.dtype, 1) : row_bytes(info);
-  const uint64_t all = vector ? info.shape[0] : 0;
-  return [=](std::span<const std::span<const std::byte>> pieces) -> Result<RowMaker> {
-    return RowMaker(
-        [=, from = pieces[0]](uint64_t first, uint64_t count, std::span<std::byte> out) {
-          const uint64_t begin = vector ? 0 : first;
-          const uint64_t rows = vector ? all : count;
-          for (uint64_t i = 0; i < rows; ++i) {
-            const auto row = from.subspan(paired_row(begin + i, head_rows) * width, width);
-            std::memcpy(out.data() + i * width, row.data(), width);
-          }
-        });
-  };
-}
-
-Convert minus_one(const TensorInfo& info) {
-  const DType dtype = info.dtype;
-  return [=](std::span<const std::span<const std::byte>> pieces) -> Result<RowMaker> {
-    return RowMaker([=, from = pieces[0]](uint64_t, uint64_t, std::span<std::byte> out) {
-      std::vector<float> values(out.size() / sizeof(float));
-      (void)widen(dtype, from, values);
-      for (float& value : values) value -= 1.0F;
-      std::memcpy(out.data(), values.data(), out.size());
-    });
-  };
-}
-
-/// `stored` is [rows, columns]; the result [columns, rows] in binary32.
-Convert transpose(const TensorInfo& stored) {
-  const DType dtype = stored.dtype;
-  const uint64_t rows = stored.shape[0];
-  const uint64_t columns = stored.shape[1];
-  return [=](std::span<const std::span<const std::byte>> pieces) -> Result<RowMaker> {
-    return RowMaker([=, from = pieces[0]](uint64_t first, uint64_t count,
-                                          std::span<std::byte> out) {
-      std::vector<float> row(columns);
-      for (uint64_t r = 0; r < rows; ++r) {
-        (void)widen(dtype, from.subspan(bytes_of(dtype, r * columns), bytes_of(dtype, columns)),
-                    row);
-        for (uint64_t k = 0; k < count; ++k) {
-          std::memcpy(out.data() + (k * rows + r) * sizeof(float), &row[first + k], sizeof(float));
-        }
-      }
-    });
-  };
-}
-
 class WeightMaker {
  public:
   WeightMaker(const Json& config, const std::vector<std::shared_ptr<const MappedFile>>& files)
-      : files_(files),
-        heads_(config.value("num_attention_heads", uint64_t{0})),
-        kv_heads_(config.value("num_key_value_heads", heads_)) {}
+      : files_(files) {
+    const auto count = [&](const char* key, uint64_t fallback) {
+      const auto found = config.find(key);
+      const bool given = found != config.end() && found->is_number_unsigned();
+      return given ? found->get<uint64_t>() : uint64_t{fallback};
+    };
+    shapes_.heads = count("num_attention_heads", 0);
+    shapes_.kv_heads = count("num_key_value_heads", shapes_.heads);
+    shapes_.key_heads = count("linear_num_key_heads", 0);
+    shapes_.value_heads = count("linear_num_value_heads", 0);
+    shapes_.key_dim = count("linear_key_head_dim", 0);
+    shapes_.value_dim = count("linear_value_head_dim", 0);
+  }
 
-  /// Appends what a tensor becomes.
+  /// Appends what a tensor becomes. Errors name the tensor.
   Status add(const GgufTensor& tensor, const Mapping& mapping, std::vector<StoredWeight>& out) {
     StoredWeight weight;
     weight.info = {mapping.name, tensor.dtype, tensor.shape};
     weight.pieces.push_back(
         {files_.empty() ? nullptr : files_[tensor.part], tensor.offset, tensor.bytes});
     weight.stored_as = std::string(name(tensor.dtype));
-    const std::string what = "tensor " + printable(tensor.name);
-    switch (mapping.change) {
-      case GgufChange::kNone:
-        break;
-      case GgufChange::kPairedQuery:
-      case GgufChange::kPairedKey: {
-        const uint64_t heads = mapping.change == GgufChange::kPairedQuery ? heads_ : kv_heads_;
-        if (heads == 0 || tensor.shape.front() % (2 * heads) != 0 ||
-            (tensor.shape.size() == 1 && block_size(tensor.dtype).elements != 1)) {
-          return invalid(what + ": expected rows for " + std::to_string(heads) +
-                         " heads of even size, found " + std::to_string(tensor.shape.front()));
-        }
-        const uint64_t head_rows = tensor.shape.front() / heads;
-        weight.convert = unpair(weight.info, head_rows);
-        weight.conversion = "unpair " + std::to_string(head_rows);
-        break;
-      }
-      case GgufChange::kPlusOne:
-        if (tensor.shape.size() != 1) return invalid(what + ": expected a vector");
-        weight.convert = minus_one(weight.info);
-        weight.conversion = "minus one";
-        weight.info.dtype = DType::kF32;
-        break;
-      case GgufChange::kTransposed:
-        if (tensor.shape.size() != 2) break;  // a bias
-        weight.convert = transpose(weight.info);
-        weight.conversion = "transpose";
-        weight.info.dtype = DType::kF32;
-        std::swap(weight.info.shape[0], weight.info.shape[1]);
-        break;
-      case GgufChange::kExperts:
-        return add_experts(tensor, weight, out);
-    }
-    out.push_back(std::move(weight));
+    const auto status = [&]() -> Status {
+      if (mapping.change == GgufChange::kExperts) return add_experts(weight, out);
+      if (mapping.change == GgufChange::kPairedExperts) return add_half(std::move(weight), out);
+      TANDEM_TRY(undo_change(mapping.change, shapes_, weight));
+      out.push_back(std::move(weight));
+      return {};
+    }();
+    if (!status.ok()) return status.error().in("tensor " + printable(tensor.name));
     return {};
   }
 
+  /// Fails if a tensor is there without the other one that it belongs with.
+  [[nodiscard]] Status check_halves() const {
+    if (halves_.empty()) return {};
+    return invalid("tensor " + printable(halves_.begin()->first) +
+                   ": only one of the two that make it is there");
+  }
+
  private:
-  static Status add_experts(const GgufTensor& tensor, const StoredWeight& all,
-                            std::vector<StoredWeight>& out) {
-    if (tensor.shape.size() != 3 || tensor.shape[0] > 4096) {
-      return invalid("tensor " + printable(tensor.name) +
-                     ": expected [experts, rows, columns] with at most 4096 experts");
+  static Status add_experts(const StoredWeight& all, std::vector<StoredWeight>& out) {
+    const std::vector<uint64_t>& shape = all.info.shape;
+    if (shape.size() != 3 || shape[0] > 4096) {
+      return invalid("expected [experts, rows, columns] with at most 4096 experts");
     }
-    const uint64_t bytes = tensor.bytes / tensor.shape[0];
+    const uint64_t bytes = all.pieces[0].bytes / shape[0];
     const size_t mark = all.info.name.find('%');
-    for (uint64_t expert = 0; expert < tensor.shape[0]; ++expert) {
+    for (uint64_t expert = 0; expert < shape[0]; ++expert) {
       StoredWeight one = all;
       one.info.name.replace(mark, 1, std::to_string(expert));
       one.info.shape.erase(one.info.shape.begin());
@@ -182,10 +117,35 @@ class WeightMaker {
     return {};
   }
 
+  // Tensors come in the order of their names: gates before ups.
+  Status add_half(StoredWeight weight, std::vector<StoredWeight>& out) {
+    const auto first = halves_.find(weight.info.name);
+    if (first == halves_.end()) {
+      const std::string name = weight.info.name;
+      halves_.emplace(name, std::move(weight));
+      return {};
+    }
+    TANDEM_ASSIGN(StoredWeight both, interleave(first->second, weight));
+    halves_.erase(first);
+    out.push_back(std::move(both));
+    return {};
+  }
+
   const std::vector<std::shared_ptr<const MappedFile>>& files_;
-  uint64_t heads_;
-  uint64_t kv_heads_;
+  GgufShapes shapes_;
+  std::map<std::string, StoredWeight> halves_;
 };
+
+/// Layers past those of the config only draft tokens: they are no part of the answer.
+bool past_layers(std::string_view name, const Json& config) {
+  if (!name.starts_with("blk.")) return false;
+  const std::string_view rest = name.substr(4);
+  uint64_t layer = 0;
+  const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+  const auto layers = config.find("num_hidden_layers");
+  return end.ec == std::errc() && config.contains("linear_num_value_heads") &&
+         layers != config.end() && layer >= layers->get<uint64_t>();
+}
 
 /// The numbers of a vector that became part of the config, as they were before they were binary32.
 Result<Json> read_factors(const GgufTensor& tensor, const MappedFile& file) {
@@ -256,6 +216,7 @@ Result<std::vector<StoredWeight>> gguf_weights(
   std::vector<StoredWeight> weights;
   for (const GgufTensor& tensor : header.tensors) {
     if (std::ranges::find(kFactors, tensor.name) != kFactors.end()) continue;
+    if (past_layers(tensor.name, config)) continue;
     const auto mapping = map_name(family, tensor.name);
     if (!mapping) {
       return unsupported("tensor " + printable(tensor.name) + " is no part of " +
@@ -263,6 +224,7 @@ Result<std::vector<StoredWeight>> gguf_weights(
     }
     TANDEM_TRY(maker.add(tensor, *mapping, weights));
   }
+  TANDEM_TRY(maker.check_halves());
   return weights;
 }
 

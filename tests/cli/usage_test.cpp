@@ -103,7 +103,7 @@ TEST(Failure, WithJsonItIsAnObjectOnStandardOutput) {
   EXPECT_EQ(output.code, 1);
   const auto object = nlohmann::json::parse(output.out);
   EXPECT_EQ(object["error"]["kind"], "not_found");
-  EXPECT_EQ(object["error"]["message"], "no-such-model: there is no such model folder");
+  EXPECT_EQ(object["error"]["message"], "no-such-model: there is no such model folder or file");
 }
 
 TEST(Bench, AProfileNamesThePartsOfAPass) {

@@ -76,5 +76,16 @@ TEST_F(StorytellerChat, MessagesMustBeObjects) {
   EXPECT_NE(missing.error().message.find("\"content\" is undefined"), std::string::npos);
 }
 
+TEST(ChatVariables, MayBeDocuments) {
+  const auto chat = ChatTemplate::parse("{{ documents is none }}{{ documents[0].text }}");
+  ASSERT_TRUE(chat.ok()) << chat.error().message;
+  const json variables = {{"documents", {{{"text", "é"}}}}};
+  RenderOptions options;
+  options.variables = &variables;
+  const auto text = chat->render(json::array(), options);
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_EQ(text->text(), "Falseé");
+}
+
 }  // namespace
 }  // namespace tandem::text

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/weights/files.h"
@@ -133,7 +134,8 @@ std::vector<Hostile> hostile_files() {
       {"more keys than bytes", GgufWriter().file_of(3, 0, 60000), "found a count of 60000"},
       {"more tensors than bytes", GgufWriter().file_of(3, 90000, 0), "found a count of 90000"},
       {"a key of 2^63 bytes",
-       GgufWriter().file_of(3, 0, 1) + GgufWriter::number(1ULL << 63) + std::string(64, 'k'),
+       "GGUF" + GgufWriter::number(uint32_t{3}) + GgufWriter::number(uint64_t{0}) +
+           GgufWriter::number(uint64_t{1}) + GgufWriter::number(1ULL << 63) + std::string(64, 'k'),
        "key 0: expected a string"},
       {"a key that stands twice", with([](GgufWriter& w) {
          w.u32("k", 1);
@@ -271,7 +273,8 @@ TEST_F(GgufFiles, MayBeTheOnlyModelOfAFolder) {
 }
 
 TEST_F(GgufFiles, RefuseByNameWhatWouldChangeTheAnswer) {
-  const auto changed = [](auto change, bool tensors = true) {
+  using Change = std::function<void(GgufWriter&)>;
+  const auto changed = [](const Change& change, bool tensors = true) {
     GgufWriter writer = small_llama();
     change(writer);
     if (tensors) add_llama_tensors(writer);
@@ -285,31 +288,32 @@ TEST_F(GgufFiles, RefuseByNameWhatWouldChangeTheAnswer) {
   const Case cases[] = {
       {unknown.file(), "m.gguf: key general.architecture: mamba is not known; known are llama"},
       {GgufWriter().file(), "key general.architecture: expected a name"},
-      {changed([](auto& w) { w.f32("llama.attention.max_alibi_bias", 8); }),
+      {changed([](GgufWriter& w) { w.f32("llama.attention.max_alibi_bias", 8); }),
        "key llama.attention.max_alibi_bias is not known"},
-      {changed([](auto& w) { w.flag("llama.attention.causal", false); }),
+      {changed([](GgufWriter& w) { w.flag("llama.attention.causal", false); }),
        "key llama.attention.causal is false"},
-      {changed([](auto& w) { w.string("llama.rope.scaling.type", "spiral"); }),
+      {changed([](GgufWriter& w) { w.string("llama.rope.scaling.type", "spiral"); }),
        "key llama.rope.scaling.type: spiral is not known"},
-      {changed([](auto& w) { w.u32("llama.attention.value_length", 32); }),
+      {changed([](GgufWriter& w) { w.u32("llama.attention.value_length", 32); }),
        "key llama.attention.value_length is 32"},
       {changed(
-           [](auto& w) {
+           [](GgufWriter& w) {
              w.numbers<uint32_t>("llama.rope.freq_base_swa", 4, {1, 2});
            },
            false),
        "tensor token_embd.weight: expected a matrix"},
-      {changed([](auto& w) { w.tensor("blk.0.attn_sinks.weight", 0, {4}, floats(4, 0)); }),
+      {changed([](GgufWriter& w) { w.tensor("blk.0.attn_sinks.weight", 0, {4}, floats(4, 0)); }),
        "tensor blk.0.attn_sinks.weight is no part of LlamaForCausalLM"},
-      {changed([](auto& w) { w.tensor("blk.00.attn_q.weight", 0, {4}, floats(4, 0)); }),
+      {changed([](GgufWriter& w) { w.tensor("blk.00.attn_q.weight", 0, {4}, floats(4, 0)); }),
        "tensor blk.00.attn_q.weight is no part of"},
-      {changed([](auto& w) { w.u32("split.count", 3); }), "a split model is opened by its part"},
+      {changed([](GgufWriter& w) { w.u32("split.count", 3); }),
+       "a split model is opened by its part"},
   };
   for (const Case& one : cases) {
     EXPECT_NE(refusal(one.file).find(one.error), std::string::npos) << refusal(one.file);
   }
   // A key that is there for completeness.
-  EXPECT_EQ(refusal(changed([](auto& w) { w.f32("llama.attention.max_alibi_bias", 0); })),
+  EXPECT_EQ(refusal(changed([](GgufWriter& w) { w.f32("llama.attention.max_alibi_bias", 0); })),
             "was accepted");
 }
 

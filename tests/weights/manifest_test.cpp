@@ -200,12 +200,15 @@ TEST_F(ManifestTest, RefusesEachBadFormWithOneClearError) {
       {"a name with NUL", Raw{.name = std::string(1, '\0')}.bytes(), "control characters"},
       {"a name with a path", Raw{.name = "../x", .name_length = 4}.bytes(), "without path parts"},
       {"a name that is not UTF-8", Raw{.name = "\xff"}.bytes(), "in UTF-8"},
-      {"an unknown type", Raw{.dtype = 3}.bytes(), "element type from 0 to 2, found 3"},
+      {"an unknown type", Raw{.dtype = 20}.bytes(), "element type from 0 to 19, found 20"},
+      {"half a block", Raw{.dtype = 7, .shape = {3, 33}}.bytes(), "of whole blocks"},
+      {"a block without a row", Raw{.dtype = 7, .shape = {}}.bytes(), "of whole blocks"},
       {"five dimensions", Raw{.shape = {1, 1, 1, 1, 1}}.bytes(), "at most 4 dimensions, found 5"},
       {"255 dimensions", Raw{.dims = 255}.bytes(), "at most 4 dimensions, found 255"},
-      {"an extent of 0", Raw{.shape = {1, 0}}.bytes(), "shape without 0 and below 2^63"},
+      {"an extent of 0", Raw{.shape = {1, 0}}.bytes(),
+       "shape without 0, of whole blocks and below 2^63"},
       {"a product of 2^64", Raw{.shape = {uint64_t{1} << 32, uint64_t{1} << 31}}.bytes(),
-       "shape without 0 and below 2^63"},
+       "shape without 0, of whole blocks and below 2^63"},
       {"a tensor that is missing", Raw{.count = 2, .rest = std::string(40, '\0')}.bytes(),
        "1 to 512 bytes, found 0"},
       {"names out of order", Raw{.count = 2, .rest = second}.bytes(),
@@ -445,7 +448,7 @@ TEST_F(ModelLibraryTest, FindsAModelByItsContent) {
   const auto none = library->find(wanted, 1, {});
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().kind, ErrorKind::kNotFound);
-  EXPECT_NE(none.error().message.find("none of 5 model folders"), std::string::npos);
+  EXPECT_NE(none.error().message.find("none of 5 models"), std::string::npos);
   EXPECT_NE(none.error().message.find("1 could not be read"), std::string::npos);
 }
 

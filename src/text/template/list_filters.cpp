@@ -173,7 +173,13 @@ Value filter_sum(Evaluator& e, const Value& self, Args a) {
   return total;
 }
 
-Value filter_map(Evaluator& e, const Value& self, Args a) {
+// map, select and reject don't look into what is false, as in Jinja2: none has no items there.
+Value or_empty(Evaluator& e, const Value& self) {
+  return self.truthy() ? self : e.list({});
+}
+
+Value filter_map(Evaluator& e, const Value& value_or_none, Args a) {
+  const Value self = or_empty(e, value_or_none);
   const auto items = e.iterate(self);
   List out;
   if (a.positional.empty()) {
@@ -218,7 +224,8 @@ Value choose(Evaluator& e, const Value& self, Args a, bool by_attribute, bool wa
   rest.named = a.named;
   for (size_t i = first + 1; i < a.positional.size(); ++i) rest.positional.push_back(arg(a, i));
   List out;
-  for (const auto items = e.iterate(self); const Value& item : *items) {
+  const Value given = or_empty(e, self);
+  for (const auto items = e.iterate(given); const Value& item : *items) {
     const Value value = by_attribute ? sort_key(e, item, arg(a, 0), true) : item;
     const bool holds =
         has_test ? e.test(arg(a, first).as_text().text(), value, rest) : value.truthy();

@@ -112,12 +112,14 @@ void check_chats(const ChatTemplate& chat, const json& cases, Tally& tally) {
 
 bool check_folder(const std::filesystem::path& folder) {
   Tally tally;
-  const auto tokenizer = Tokenizer::load(folder);
-  if (!tokenizer.ok()) {
-    std::printf("%s\n", tokenizer.error().message.c_str());
-    return false;
+  if (std::filesystem::exists(folder / "strings.json")) {
+    const auto tokenizer = Tokenizer::load(folder);
+    if (!tokenizer.ok()) {
+      std::printf("%s\n", tokenizer.error().message.c_str());
+      return false;
+    }
+    check_strings(*tokenizer, read_json(folder / "strings.json"), tally);
   }
-  check_strings(*tokenizer, read_json(folder / "strings.json"), tally);
   const auto chat = ChatTemplate::load(folder);
   if (!chat.ok()) {
     std::printf("%s\n", chat.error().message.c_str());
@@ -139,10 +141,10 @@ int main(int argc, char** argv) {
   size_t folders = 0;
   bool right = true;
   for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
-    if (!entry.is_directory() || !std::filesystem::exists(entry.path() / "strings.json")) continue;
+    if (!entry.is_directory() || !std::filesystem::exists(entry.path() / "chats.json")) continue;
     ++folders;
     right = check_folder(entry.path()) && right;
   }
-  std::printf("%zu vocabularies\n", folders);
+  std::printf("%zu vocabularies and templates\n", folders);
   return right && folders > 0 ? 0 : 1;
 }

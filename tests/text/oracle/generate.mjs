@@ -10,7 +10,8 @@ const require = createRequire(path.join(modules, "index.js"));
 const { Tokenizer } = require("@huggingface/tokenizers");
 const { Template } = require("@huggingface/jinja");
 
-const vocabularies = ["gpt2", "llama2", "llama3", "llama3_2", "qwen2_5", "qwen3", "gemma3", "deepseek_v3"];
+const vocabularies = ["gpt2", "llama2", "llama3", "llama3_2", "qwen2_5", "qwen3", "gemma3", "deepseek_v3",
+  "gptoss", "gpt35turbo", "gpt4o"];
 const stringsEach = 2000;
 
 // Mulberry32: the same strings on every run.
@@ -37,7 +38,7 @@ const emoji = ["😀", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽"
 const spaces = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\u00a0", "\u3000", "\u2028", " \t \n  ", "\v", "\f", "\u200b", "\u1680"];
 const marks = ["e\u0301", "a\u0308\u0323", "\u0915\u094d\u0937", "o\u0302\u0301", "\u1100\u1161\u11a8", "\u212b", "\u0344", "\u05d1\u05bc\u05b0", "\ufb1d"];
 const controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "<bos>", "<start_of_turn>", "<end_of_turn>",
-  "<|begin_of_text|>", "<|eot_id|>", "<think>", "</think>", "<tool_call>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<|im_", "<0x0A>", "▁", "<|fim_prefix|>", "[INST]", "<table>"];
+  "<|begin_of_text|>", "<|eot_id|>", "<think>", "</think>", "<tool_call>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<|im_", "<0x0A>", "▁", "<|fim_prefix|>", "[INST]", "<table>", "<|user|>", "<|end|>", "<|assistant|>", "<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|endofprompt|>", "<image_soft_token>", "<unused5>"];
 
 function randomBytes() {
   const bytes = Buffer.alloc(1 + below(40));
@@ -76,6 +77,8 @@ const assistant = (content) => ({ role: "assistant", content });
 const tools = [{ type: "function", function: { name: "get_weather", description: "Wetter für \"Ort\" <b>é</b>",
   parameters: { type: "object", properties: { place: { type: "string" }, days: { type: "integer", default: 3 }, exact: { type: "number", default: 1.5 } }, required: ["place"] } } }];
 const call = { role: "assistant", content: "", tool_calls: [{ type: "function", function: { name: "get_weather", arguments: { place: "Łódź", days: 2 } } }] };
+// Without those that the reference renders in another way than Jinja2 (no messages, content that is null,
+// missing, or not text): tests/data/text/family_chats.json has what Jinja2 makes of them.
 const conversations = [
   { messages: [user("Hello!")], add_generation_prompt: true },
   { messages: [user("Hello!")], add_generation_prompt: false },
@@ -87,7 +90,48 @@ const conversations = [
   { messages: [user("x")], add_generation_prompt: true, variables: { enable_thinking: false } },
   { messages: [assistant("wrong first"), user("x")], add_generation_prompt: true },
   { messages: [user(""), assistant(""), user("\n")], add_generation_prompt: true },
+  // Odd orders of roles.
+  { messages: [{ role: "system", content: "only" }], add_generation_prompt: true },
+  { messages: [user("a"), user("b")], add_generation_prompt: true },
+  { messages: [user("a"), { role: "system", content: "late" }, user("b")], add_generation_prompt: true },
+  { messages: [{ role: "system", content: "one" }, { role: "system", content: "two" }, user("a")], add_generation_prompt: true },
+  { messages: [{ role: "developer", content: "D" }, user("a")], add_generation_prompt: true },
+  { messages: [{ role: "moderator", content: "M" }, user("a")], add_generation_prompt: true },
+  { messages: [user("a"), assistant("b"), assistant("c")], add_generation_prompt: true },
+  { messages: [user("a"), assistant("b")], add_generation_prompt: true },
+  { messages: [{ role: "tool", content: "1" }, user("a")], add_generation_prompt: true },
+  { messages: [user("a"), { role: "tool", content: "1" }, { role: "tool", content: "2" }], tools, add_generation_prompt: true },
+  // Missing and unusual fields.
+  { messages: [{ content: "no role" }], add_generation_prompt: true },
+  { messages: [user("a"), { role: "assistant", content: "", tool_calls: [{ id: "c12345678", type: "function", function: { name: "get_weather", arguments: "{\"place\": \"X\"}" } }] }, { role: "tool", name: "get_weather", tool_call_id: "c12345678", content: "3" }], tools, add_generation_prompt: true },
+  { messages: [{ role: "system", content: "S /no_think" }, user("a")], tools: [], add_generation_prompt: true },
+  // Thinking, and what templates take beside messages.
+  { messages: [user("a"), { role: "assistant", content: "b", reasoning_content: "r" }, user("c"), { role: "assistant", content: "d", thinking: "t" }], add_generation_prompt: true },
+  { messages: [user("a"), { role: "assistant", content: "", thinking: "t", tool_calls: call.tool_calls }, { role: "tool", content: "3" }], tools, add_generation_prompt: true },
+  { messages: [user("x")], add_generation_prompt: true, variables: { enable_thinking: true, thinking: true, reasoning_effort: "high" } },
+  { messages: [user("x")], add_generation_prompt: true, variables: { thinking: true, documents: [{ doc_id: 1, title: "T", text: "é" }], controls: { length: "short" } } },
+  { messages: [user("x")], tools, add_generation_prompt: false, variables: { builtin_tools: ["browser", "python"], model_identity: "You are a test.", custom_instructions: "C", xml_tools: tools, python_tools: tools } },
 ];
+
+// What a template makes of every conversation.
+function render(source, config) {
+  const template = new Template(source);
+  const token = (value) => (value && typeof value === "object" ? value.content : value) ?? undefined;
+  return conversations.map(({ messages, tools: given, add_generation_prompt, variables }) => {
+    const entry = { messages, tools: given ?? null, add_generation_prompt, variables: { date_string: "26 Jul 2024", ...variables } };
+    const context = { messages, tools: given ?? null, add_generation_prompt, ...entry.variables };
+    for (const key of ["bos_token", "eos_token", "pad_token", "unk_token"]) {
+      const value = token(config[key]);
+      if (value !== undefined) context[key] = value;
+    }
+    try {
+      entry.text = template.render(context);
+    } catch (error) {
+      entry.error = String(error.message);
+    }
+    return entry;
+  });
+}
 
 for (const name of vocabularies) {
   const source = path.join(modules, "@lenml", `tokenizer-${name}`, "models");
@@ -107,25 +151,7 @@ for (const name of vocabularies) {
   });
   const special = tokenizer.encode("Hi", { add_special_tokens: true }).ids;
   fs.writeFileSync(path.join(folder, "strings.json"), JSON.stringify({ cases, special }));
-  const chats = [];
-  if (config.chat_template) {
-    const template = new Template(config.chat_template);
-    const token = (value) => (value && typeof value === "object" ? value.content : value) ?? undefined;
-    for (const { messages, tools: given, add_generation_prompt, variables } of conversations) {
-      const entry = { messages, tools: given ?? null, add_generation_prompt, variables: { date_string: "26 Jul 2024", ...variables } };
-      const context = { messages, tools: given ?? null, add_generation_prompt, ...entry.variables };
-      for (const key of ["bos_token", "eos_token", "pad_token", "unk_token"]) {
-        const value = token(config[key]);
-        if (value !== undefined) context[key] = value;
-      }
-      try {
-        entry.text = template.render(context);
-      } catch (error) {
-        entry.error = String(error.message);
-      }
-      chats.push(entry);
-    }
-  }
+  const chats = config.chat_template ? render(config.chat_template, config) : [];
   fs.writeFileSync(path.join(folder, "chats.json"), JSON.stringify(chats));
   console.log(`${name}: ${cases.length} strings, ${chats.length} conversations`);
 }
