@@ -87,6 +87,7 @@ Result<text::Tokenizer> tokenizer_of(const weights::GgufText& parts) {
 
 Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
   if (text.empty()) return std::optional<uint64_t>();
+  if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
   auto size = parse_size(text);
   if (!size.ok()) return size.error().in("--experts-memory");
   return std::optional<uint64_t>(*size);
