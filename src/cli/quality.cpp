@@ -83,18 +83,19 @@ double KindQuality::relative_4() const {
 
 std::string tensor_kind(const std::string& name) {
   std::string kind;
+  bool seen = false;
   for (size_t begin = 0; begin < name.size();) {
     const size_t end = std::min(name.find('.', begin), name.size());
     const std::string part = name.substr(begin, end - begin);
     const bool number =
         !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
-    // What is before a layer's number is the same for all.
-    if (number && kind.find("layers") != std::string::npos &&
-        kind.find("expert") == std::string::npos) {
+    // What is before a layer's number is the same for all; an expert's comes after it.
+    if (number && !seen) {
       kind.clear();
     } else if (!number && part != "weight") {
       kind += (kind.empty() ? "" : ".") + part;
     }
+    seen = seen || number;
     begin = end + 1;
   }
   return kind;
