@@ -107,11 +107,13 @@ Status read_layers_without_rope(const json& object, ModelConfig& config) {
   }
   for (uint32_t i = 0; i < config.layers; ++i) {
     const json& rotated = list[i];
-    if (rotated != 0 && rotated != 1 && !rotated.is_boolean()) {
+    const bool known = rotated.is_boolean() || rotated == 0 || rotated == 1;
+    if (!known) {
       return invalid("config.json: an entry of 'no_rope_layers' is " +
                      rotated.dump().substr(0, 40) + ", not 0 or 1");
     }
-    if (rotated == 0 || rotated == false) config.layer_rope[i] = LayerRope::kNone;
+    const bool turns = rotated.is_boolean() ? rotated.get<bool>() : rotated == 1;
+    if (!turns) config.layer_rope[i] = LayerRope::kNone;
   }
   return {};
 }
