@@ -72,9 +72,4 @@ Status read_hybrid(const json& object, ModelConfig& config) {
   return {};
 }
 
-uint32_t ModelConfig::recurrent_layers(uint32_t first, uint32_t last) const {
-  return static_cast<uint32_t>(
-      std::count(kinds.begin() + first, kinds.begin() + last, LayerKind::kDeltaNet));
-}
-
 }  // namespace tandem::model
