@@ -237,8 +237,8 @@ bool CpuKvCache::restore(const Place& place, uint32_t slot, const int16_t* value
 int16_t CpuKvCache::value_at(const Place& place, uint32_t slot, uint32_t channel) const {
   const size_t offset = place.offset(slot, channel, padded_dim_);
   if (place.multipliers == nullptr) return place.vectors[offset];
-  const auto q = static_cast<int32_t>(reinterpret_cast<const int8_t*>(place.vectors)[offset]);
-  return static_cast<int16_t>(q * (place.multipliers[multiplier_offset(slot, channel)] + 1));
+  return static_cast<int16_t>(reinterpret_cast<const int8_t*>(place.vectors)[offset] *
+                              (place.multipliers[multiplier_offset(slot, channel)] + 1));
 }
 
 void CpuKvCache::export_positions(uint32_t layer, uint32_t first, uint32_t count,

@@ -116,10 +116,12 @@ void attention_head(const CacheView& cache, const a::Vector16& query, uint32_t b
       if (cache.bits == 8) {
         const size_t m =
             (slot / a::kBlock * cache.groups() + c / a::kNarrowGroup) * a::kBlock + lane;
-        const int32_t k = reinterpret_cast<const int8_t*>(cache.keys[chunk])[key_place];
-        const int32_t v = reinterpret_cast<const int8_t*>(cache.values[chunk])[value_place];
-        key[c] = static_cast<int16_t>(k * (cache.key_multipliers[chunk][m] + 1));
-        value[c] = static_cast<int16_t>(v * (cache.value_multipliers[chunk][m] + 1));
+        key[c] =
+            static_cast<int16_t>(reinterpret_cast<const int8_t*>(cache.keys[chunk])[key_place] *
+                                 (cache.key_multipliers[chunk][m] + 1));
+        value[c] =
+            static_cast<int16_t>(reinterpret_cast<const int8_t*>(cache.values[chunk])[value_place] *
+                                 (cache.value_multipliers[chunk][m] + 1));
       } else {
         key[c] = cache.keys[chunk][key_place];
         value[c] = cache.values[chunk][value_place];
