@@ -209,7 +209,7 @@ int chat_command(Arguments arguments) {
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--state", "FILE", own.state,
-            "go on with the conversation kept in FILE, if there is one, and keep it there");
+            "go on with the conversation in FILE, if there is one; keep it there");
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");
   flags.add_example("tandem chat");
   flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");

@@ -145,7 +145,7 @@ int run_command(Arguments arguments) {
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--raw", own.raw, "continue PROMPT as it is, without the model's chat template");
   flags.add("--state", "FILE", own.state,
-            "compute nothing again that FILE holds, if it is there, and keep the state there");
+            "take from FILE what is computed already; keep the state there");
   flags.add("--json", own.json, "print one JSON object at the end instead of the text");
   flags.add_example("tandem run \"Write a story about a mouse and a clock.\"");
   flags.add_example(
