@@ -50,8 +50,8 @@ bool quantize_tile_reference(const TileShape& shape, TileScratch& scratch, uint8
 /// The fastest that gives the reference's bits on known cases, tried once a process. Thread-safe.
 TileQuantizer best_tile_quantizer();
 
-/// For weights that were DType::kMxfp4 and become 6 bits: nothing is lost unless blocks of a row are
-/// more than seven powers of two apart.
+/// For weights that were DType::kMxfp4 and become 6 bits: nothing is lost unless blocks of a row
+/// are more than seven powers of two apart.
 TileQuantizer mxfp4_tile_quantizer();
 
 // One a source file; null where the build has no such instructions.
