@@ -42,7 +42,8 @@ TEST(Vocabulary, GivesTheIdsOfTheTokenizerThatItWasMadeFrom) {
   }
   const auto tokenizer = Tokenizer::from_vocabulary(vocabulary, "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
-  for (const auto& entry : read("golden_tokenizer.json")["cases"]) {
+  const nlohmann::json golden = read("golden_tokenizer.json");
+  for (const auto& entry : golden["cases"]) {
     const auto ids = tokenizer->encode(entry["text"].get<std::string>(), {.parse_control = true});
     ASSERT_TRUE(ids.ok()) << ids.error().message;
     EXPECT_EQ(*ids, entry["ids"].get<std::vector<TokenId>>()) << entry["text"];

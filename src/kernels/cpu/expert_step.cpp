@@ -113,7 +113,9 @@ void CpuBackend::gather(const ActivationRows& in) {
       const uint32_t t = groups_.tokens[slot];
       std::memcpy(out.values.data() + slot * in.padded, in.values.data() + size_t{t} * in.padded,
                   size_t{in.padded} * sizeof(int16_t));
-      std::memcpy(out.prepared.data() + slot * bytes, in.prepared.data() + t * bytes, bytes);
+      if (bytes != 0) {
+        std::memcpy(out.prepared.data() + slot * bytes, in.prepared.data() + t * bytes, bytes);
+      }
       out.exponents[slot] = in.exponents[t];
       out.sums[slot] = in.sums[t];
     }
