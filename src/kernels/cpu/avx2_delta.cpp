@@ -58,8 +58,8 @@ TANDEM_AVX2 void half_step(const DeltaTask& task, const float* from, uint32_t t,
   for (uint32_t i = 0; i < task.key_dim; i += 4) {
     for (uint32_t p = 0; p < 4; ++p) {
       const size_t at = size_t{i + p} * 16;
-      row<kOutput>(from + at, to + at, _mm256_broadcast_ss(key + i + p), query + i + p, decay,
-                   delta, outs[p]);
+      row<kOutput>(from + at, to + at, _mm256_broadcast_ss(key + i + p),
+                   kOutput ? query + i + p : nullptr, decay, delta, outs[p]);
     }
   }
   if constexpr (kOutput) {

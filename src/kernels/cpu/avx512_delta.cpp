@@ -63,8 +63,8 @@ TANDEM_AVX512 void steps(const DeltaTask& task) {
     for (uint32_t i = 0; i < task.key_dim; i += 4) {
       for (uint32_t p = 0; p < 4; ++p) {
         const size_t at = size_t{i + p} * 16;
-        row<kOutput, kStream>(from + at, task.to + at, key[i + p], query + i + p, decay, delta,
-                              outs[p]);
+        row<kOutput, kStream>(from + at, task.to + at, key[i + p],
+                              kOutput ? query + i + p : nullptr, decay, delta, outs[p]);
       }
     }
     if constexpr (kOutput) {
