@@ -224,6 +224,12 @@ Status LocalSequence::read_keys_values(ByteReader& reader, uint32_t length) {
                    " bits, this one has " + std::to_string(cache_->bits()));
   }
   cache_->release(floor);
+  const uint32_t written =
+      std::max(cache_->floor(), length - std::min(length, kernels::kWindowMargin));
+  if (floor != written) {
+    return invalid("the state of a conversation begins at position " + std::to_string(floor) +
+                   ", expected " + std::to_string(written));
+  }
   TANDEM_TRY(cache_->reserve(length));
   std::vector<int16_t> values;
   for (uint32_t layer = 0; layer < kv_layers_; ++layer) {
