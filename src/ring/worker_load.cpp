@@ -9,6 +9,7 @@
 #include "ring/plan.h"
 #include "weights/checkpoint.h"
 #include "weights/manifest.h"
+#include "weights/printable.h"
 
 namespace tandem::ring {
 namespace {
@@ -77,15 +78,6 @@ class StreamSource final : public weights::TensorSource {
   const weights::Manifest& manifest_;
 };
 
-std::string shape_text(const std::vector<uint64_t>& shape) {
-  std::string text = "[";
-  for (const uint64_t extent : shape) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(extent);
-  }
-  return text + "]";
-}
-
 /// Checks that the manifest has every tensor of the layers in the shape that the config implies;
 /// gives the bytes of the largest.
 Result<uint64_t> check_tensors(const wire::Load& load, const model::ModelConfig& config,
@@ -97,8 +89,9 @@ Result<uint64_t> check_tensors(const wire::Load& load, const model::ModelConfig&
       return invalid("the manifest has no tensor " + expected.name + ", which the config implies");
     }
     if (entry->info.shape != expected.shape) {
-      return invalid("tensor " + expected.name + " has shape " + shape_text(entry->info.shape) +
-                     ", the config implies " + shape_text(expected.shape));
+      return invalid("tensor " + expected.name + " has shape " +
+                     weights::shape_text(entry->info.shape) + ", the config implies " +
+                     weights::shape_text(expected.shape));
     }
     largest = std::max(largest, entry->info.bytes());
   }

@@ -238,12 +238,8 @@ Status read_info(ByteReader& reader, GgufTensor& tensor) {
   TANDEM_ASSIGN(tensor.dtype, read_type(type, what));
   const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
   if (!bytes) {
-    std::string shape;
-    for (const uint64_t extent : tensor.shape) {
-      shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-    }
     return invalid(what + ": expected a shape of " + std::string(name(tensor.dtype)) +
-                   " blocks, without 0 and below 2^63 bytes, found [" + shape + "]");
+                   " blocks, without 0 and below 2^63 bytes, found " + shape_text(tensor.shape));
   }
   tensor.bytes = *bytes;
   return {};

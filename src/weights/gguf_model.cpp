@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -231,14 +232,14 @@ Result<std::vector<StoredWeight>> gguf_weights(
 Result<GgufModel> open_gguf(const std::filesystem::path& path) {
   TANDEM_ASSIGN(auto parts, open_parts(path));
   GgufModel model;
-  model.header = parts.front().header;
-  model.header.tensors.clear();
   for (uint32_t i = 0; i < parts.size(); ++i) {
     model.files.push_back(parts[i].file);
-    for (GgufTensor& tensor : parts[i].header.tensors) {
-      tensor.part = i;
-      model.header.tensors.push_back(std::move(tensor));
-    }
+    for (GgufTensor& tensor : parts[i].header.tensors) tensor.part = i;
+  }
+  // Keys are those of the first part, a vocabulary among them; tensors are those of all.
+  model.header = std::move(parts.front().header);
+  for (size_t i = 1; i < parts.size(); ++i) {
+    std::ranges::move(parts[i].header.tensors, std::back_inserter(model.header.tensors));
   }
   std::sort(model.header.tensors.begin(), model.header.tensors.end(),
             [](const GgufTensor& a, const GgufTensor& b) { return a.name < b.name; });

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,6 +26,16 @@ inline std::string printable(std::string_view text, size_t limit = 160) {
     }
   }
   return result;
+}
+
+/// "[2, 3]".
+inline std::string shape_text(std::span<const uint64_t> shape) {
+  std::string text = "[";
+  for (const uint64_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
 }
 
 }  // namespace tandem::weights

@@ -17,6 +17,10 @@ struct ScaleGrid {
   uint64_t rows_each = 1;
   uint64_t columns_each = 1;
   uint64_t columns = 1;  ///< of the grid
+
+  [[nodiscard]] uint64_t index(uint64_t row, uint64_t column) const {
+    return row / rows_each * columns + column / columns_each;
+  }
 };
 
 uint64_t ceil_divide(uint64_t a, uint64_t b) {
@@ -45,8 +49,7 @@ Convert to_groups(uint64_t columns, const ScaleGrid& grid, StoredType scale_type
       std::byte* at = out.data();
       for (uint64_t row = first; row < first + count; ++row) {
         for (uint64_t k = 0; k < columns; k += kGroupOfStored) {
-          const float scale = stored_number(
-              scale_type, scales, row / grid.rows_each * grid.columns + k / grid.columns_each);
+          const float scale = stored_number(scale_type, scales, grid.index(row, k));
           std::memcpy(at, &scale, sizeof scale);
           std::memcpy(at + sizeof scale, weights.data() + row * columns + k, kGroupOfStored);
           at += block_size(dtype).bytes;
@@ -65,8 +68,7 @@ Convert to_floats(uint64_t columns, const ScaleGrid& grid, StoredType scale_type
       std::byte* at = out.data();
       for (uint64_t row = first; row < first + count; ++row) {
         for (uint64_t k = 0; k < columns; ++k, at += sizeof(float)) {
-          const float scale = stored_number(
-              scale_type, scales, row / grid.rows_each * grid.columns + k / grid.columns_each);
+          const float scale = stored_number(scale_type, scales, grid.index(row, k));
           const float value = scale * stored_number(weight_type, weights, row * columns + k);
           std::memcpy(at, &value, sizeof value);
         }

@@ -234,6 +234,10 @@ Convert unpack_with(const Module& module, DType dtype) {
   };
 }
 
+std::string described(StoredType type, std::span<const uint64_t> shape) {
+  return std::string(name(type)) + " " + shape_text(shape);
+}
+
 /// Takes the tensors of one module out of a checkpoint and checks their shapes against each other.
 class ModuleReader {
  public:
@@ -270,14 +274,7 @@ class ModuleReader {
 
   [[nodiscard]] Error expected(std::string_view suffix, const std::string& what,
                                const StoredTensor* tensor) const {
-    std::string shape = "none";
-    if (tensor != nullptr) {
-      shape = std::string(name(tensor->type)) + " [";
-      for (size_t i = 0; i < tensor->shape.size(); ++i) {
-        shape += (i == 0 ? "" : ", ") + std::to_string(tensor->shape[i]);
-      }
-      shape += "]";
-    }
+    const std::string shape = tensor == nullptr ? "none" : described(tensor->type, tensor->shape);
     return invalid("tensor " + printable(base_ + std::string(suffix)) + ": expected " + what +
                    ", found " + shape);
   }
@@ -286,13 +283,7 @@ class ModuleReader {
   Status take(std::string_view suffix, StoredType type, const std::vector<uint64_t>& shape) {
     const StoredTensor* tensor = find(suffix);
     const bool fits = tensor != nullptr && tensor->type == type && tensor->shape == shape;
-    if (!fits) {
-      std::string text;
-      for (const uint64_t extent : shape) {
-        text += (text.empty() ? "" : ", ") + std::to_string(extent);
-      }
-      return expected(suffix, std::string(name(type)) + " [" + text + "]", tensor);
-    }
+    if (!fits) return expected(suffix, described(type, shape), tensor);
     add_piece(suffix);
     return {};
   }
