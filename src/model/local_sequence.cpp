@@ -169,8 +169,7 @@ Result<Digest> LocalSequence::digest() const {
 
 Result<std::vector<std::byte>> LocalSequence::write() const {
   ByteWriter writer;
-  const uint32_t floor =
-      std::max(cache_->floor(), length_ - std::min(length_, kernels::kWindowMargin));
+  const uint32_t floor = written_floor(length_);
   writer.write(length_);
   writer.write(floor);
   writer.write(cache_->bits());
@@ -194,6 +193,10 @@ Result<std::vector<std::byte>> LocalSequence::write() const {
     }
   }
   return writer.release();
+}
+
+uint32_t LocalSequence::written_floor(uint32_t length) const {
+  return std::max(cache_->floor(), length - std::min(length, kernels::kWindowMargin));
 }
 
 uint64_t LocalSequence::needed(uint32_t length, uint32_t floor) const {
@@ -224,11 +227,9 @@ Status LocalSequence::read_keys_values(ByteReader& reader, uint32_t length) {
                    " bits, this one has " + std::to_string(cache_->bits()));
   }
   cache_->release(floor);
-  const uint32_t written =
-      std::max(cache_->floor(), length - std::min(length, kernels::kWindowMargin));
-  if (floor != written) {
+  if (floor != written_floor(length)) {
     return invalid("the state of a conversation begins at position " + std::to_string(floor) +
-                   ", expected " + std::to_string(written));
+                   ", expected " + std::to_string(written_floor(length)));
   }
   TANDEM_TRY(cache_->reserve(length));
   std::vector<int16_t> values;

@@ -49,6 +49,8 @@ class LocalSequence final : public Sequence {
     uint32_t length = 0;
     kernels::RecurrentCheckpoint recurrent;
   };
+  // The first position that a state of `length` positions written now could be rolled back to.
+  [[nodiscard]] uint32_t written_floor(uint32_t length) const;
   // Positions before `length` of all layers together that passes from `floor` on see.
   [[nodiscard]] uint64_t needed(uint32_t length, uint32_t floor) const;
   Status read_state(std::span<const std::byte> bytes);

@@ -24,6 +24,16 @@ Status RingState::restore_own(uint32_t slot, const Mark& mark) {
   return {};
 }
 
+// Everything, here and with the next frame on the workers.
+Status RingState::forget() {
+  for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
+  marks_.clear();
+  length_ = floor_ = window_floor_ = 0;
+  pending_ = wire::Control::kReset;
+  pending_length_ = 0;
+  return {};
+}
+
 // After a lap of recurrent layers that was cancelled anywhere on its way.
 Status RingState::recover(uint32_t position, uint32_t tokens) {
   if (tokens <= batch_ && tokens <= kernels::kRollbackWindow) {
@@ -41,14 +51,7 @@ Status RingState::recover(uint32_t position, uint32_t tokens) {
     if (mark->second.length > position) continue;
     if (nearest == marks_.end() || mark->second.length > nearest->second.length) nearest = mark;
   }
-  if (nearest == marks_.end()) {
-    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
-    marks_.clear();
-    length_ = floor_ = window_floor_ = 0;
-    pending_ = wire::Control::kReset;
-    pending_length_ = 0;
-    return {};
-  }
+  if (nearest == marks_.end()) return forget();
   pending_ = wire::Control::kRestore;
   pending_length_ = nearest->first;
   const Mark mark = nearest->second;
@@ -199,15 +202,7 @@ Status RingState::mark(wire::Control control, uint32_t slot) {
 }
 
 Status RingState::reset() {
-  if (alive().ok()) {
-    for (const auto& station : own_) TANDEM_TRY(station->sequence->rollback(0));
-    marks_.clear();
-    length_ = floor_ = window_floor_ = 0;
-    pending_ = wire::Control::kReset;
-    pending_length_ = 0;
-    return {};
-  }
-  return establish();
+  return alive().ok() ? forget() : establish();
 }
 
 }  // namespace tandem::ring

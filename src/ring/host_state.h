@@ -42,6 +42,7 @@ class RingState {
     uint32_t floor = 0;
   };
   Status check_options();
+  Status forget();
   Status recover(uint32_t position, uint32_t tokens);
   Status restore_own(uint32_t slot, const Mark& mark);
   Status flush();
