@@ -193,14 +193,21 @@ void CpuBackend::quantize_row(const float* x, ActivationRows& out, uint32_t toke
   kernels_.prepare(out, token, token + 1);
 }
 
+template <typename Fill>
+void CpuBackend::quantize_each(Activations out, Fill&& fill) {
+  ActivationRows& result = activations_[out.id];
+  each_token(result.columns, [&](uint32_t t) {
+    Scratch& memory = scratch();
+    memory.grow(result.columns);
+    fill(t, memory);
+    quantize_row(memory.floats.data(), result, t);
+  });
+}
+
 void CpuBackend::norm(Floats in, const Norm& norm, Activations out) {
   FloatRows& rows = floats_[in.id];
-  ActivationRows& result = activations_[out.id];
-  each_token(rows.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(rows.columns);
+  quantize_each(out, [&](uint32_t t, Scratch& memory) {
     if (!apply(norm, rows.row(t), memory.shorts.data(), memory.floats.data())) fail();
-    quantize_row(memory.floats.data(), result, t);
   });
 }
 
@@ -272,38 +279,26 @@ void CpuBackend::quantize(Floats in, Activations out) {
 void CpuBackend::gated_silu(Floats gate, Floats up, Activations out) {
   FloatRows& g = floats_[gate.id];
   FloatRows& u = floats_[up.id];
-  ActivationRows& result = activations_[out.id];
-  each_token(g.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(g.columns);
+  quantize_each(out, [&](uint32_t t, Scratch& memory) {
     kernels_.gated_silu(g.row(t), u.row(t), g.columns, memory.floats.data());
-    quantize_row(memory.floats.data(), result, t);
   });
 }
 
 void CpuBackend::gelu(Floats in, Activations out) {
   FloatRows& rows = floats_[in.id];
-  ActivationRows& result = activations_[out.id];
-  each_token(rows.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(rows.columns);
+  quantize_each(out, [&](uint32_t t, Scratch& memory) {
     kernels_.gelu(rows.row(t), rows.columns, memory.floats.data());
-    quantize_row(memory.floats.data(), result, t);
   });
 }
 
 void CpuBackend::gated_gelu(Floats gate, Floats up, Activations out) {
   FloatRows& g = floats_[gate.id];
   FloatRows& u = floats_[up.id];
-  ActivationRows& result = activations_[out.id];
-  each_token(g.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(g.columns);
+  quantize_each(out, [&](uint32_t t, Scratch& memory) {
     float* y = memory.floats.data();
     kernels_.gelu(g.row(t), g.columns, y);
     const float* x = u.row(t);
     for (uint32_t i = 0; i < g.columns; ++i) y[i] *= x[i];
-    quantize_row(y, result, t);
   });
 }
 

@@ -109,6 +109,9 @@ class CpuBackend final : public Backend {
       for (uint64_t t = begin; t < end; ++t) body(static_cast<uint32_t>(t));
     });
   }
+  // out[t] = quantize(what fill(t, memory) writes to memory.floats) for the pass's tokens.
+  template <typename Fill>
+  void quantize_each(Activations out, Fill&& fill);
   // A product of some tokens.
   struct Task {
     const PackedMatrix* matrix;

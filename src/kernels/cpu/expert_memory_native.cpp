@@ -168,6 +168,15 @@ void ExpertMemory::choose(std::span<PackedMatrix> matrices) {
     (experts_[i].state == Expert::State::kCopied ? inside : outside).push_back(i);
   }
   const auto uses = [&](size_t i) { return experts_[i].uses; };
+  // Once memory is full of the right ones, passes find so without sorting thousands.
+  const auto best = std::max_element(outside.begin(), outside.end(),
+                                     [&](size_t a, size_t b) { return uses(a) < uses(b); });
+  if (best == outside.end()) return;
+  if (copied_bytes_ + experts_[*best].bytes > limit_) {
+    const auto least = std::min_element(inside.begin(), inside.end(),
+                                        [&](size_t a, size_t b) { return uses(a) < uses(b); });
+    if (least == inside.end() || !worth_it(uses(*best), uses(*least))) return;
+  }
   std::stable_sort(outside.begin(), outside.end(),
                    [&](size_t a, size_t b) { return uses(a) > uses(b); });
   std::stable_sort(inside.begin(), inside.end(),
