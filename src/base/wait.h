@@ -39,16 +39,14 @@ inline void wait_while(std::atomic<uint32_t>& number, uint32_t value) {
 #endif
 }
 
-/// Wakes one sleeper, or all.
-inline void wake_one(std::atomic<uint32_t>& number) {
 #if defined(__wasm__)
+/// Wakes one sleeper.
+inline void wake_one(std::atomic<uint32_t>& number) {
   __builtin_wasm_memory_atomic_notify(reinterpret_cast<int*>(&number), 1);
-#elif defined(__linux__)
-  syscall(SYS_futex, &number, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-#else
-  number.notify_one();
-#endif
 }
+#endif
+
+/// Wakes all sleepers.
 inline void wake_all(std::atomic<uint32_t>& number) {
 #if defined(__wasm__)
   __builtin_wasm_memory_atomic_notify(reinterpret_cast<int*>(&number), ~0U);

@@ -132,9 +132,8 @@ Inspection inspect(const fs::path& folder, uint32_t context, model::KvBits kv, b
   result.kv_per_position = model::kv_bytes_per_position(model->config, 0, model->config.layers, kv);
   result.recurrent = model::recurrent_bytes(model->config, 0, model->config.layers);
   result.state = model::state_bytes(model->config, 0, model->config.layers, result.context, kv);
-  const uint64_t kv_bytes = result.state;
-  result.eight = need(model->config, model::WeightBits::k8, kv_bytes);
-  result.four = need(model->config, model::WeightBits::k4, kv_bytes);
+  result.eight = need(model->config, model::WeightBits::k8, result.state);
+  result.four = need(model->config, model::WeightBits::k4, result.state);
   if (cache != nullptr) {
     if (const auto known = weights::known_manifest(*model->checkpoint)) {
       weights::tell_contents(*known, *model->checkpoint);

@@ -143,20 +143,6 @@ void write_all(const fs::path& file, const Tensors& tensors) {
   ASSERT_TRUE((*writer)->finish().ok());
 }
 
-Files open_folder(const fs::path& folder) {
-  Files files;
-  auto checkpoint = weights::Checkpoint::open(folder);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  files.checkpoint = std::move(*checkpoint);
-  auto config = parse_config(files.checkpoint->config_json());
-  EXPECT_TRUE(config.ok()) << config.error().message;
-  files.config = *config;
-  resolve_prefix(files.config, [&](std::string_view tensor) {
-    return files.checkpoint->find(tensor) != nullptr;
-  });
-  return files;
-}
-
 std::vector<float> all_logits(Files& files, const StageOptions& options) {
   Loaded model = load(files, options);
   auto sequence = model.stage->new_sequence();
@@ -200,7 +186,7 @@ TEST(ExpertTensors, FusedOnesGiveTheBitsOfSeparateOnes) {
       tensors.insert(std::move(router));
     }
     write_all(folder / "model.safetensors", tensors);
-    Files fused = open_folder(folder.path());
+    Files fused = open_path(folder.path());
     EXPECT_EQ(fused.config.moe.layout, ExpertLayout::kFused);
     for (const WeightBits bits : {WeightBits::k8, WeightBits::k4}) {
       StageOptions options = model::with(2, Isa::kBest);
@@ -278,9 +264,9 @@ TEST(ExpertTensors, Mxfp4LosesNothing) {
       R"({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head", "model.embed_tokens"]})");
   weights::write_file(folder / "packed/config.json", config.dump());
   write_all(folder / "packed/model.safetensors", model.packed);
-  Files packed = open_folder(folder / "packed");
+  Files packed = open_path(folder / "packed");
   EXPECT_EQ(packed.config.moe.layout, ExpertLayout::kMxfp4);
-  Files plain = open_folder(folder / "plain");
+  Files plain = open_path(folder / "plain");
 
   // Every integer weight is the stored number.
   ThreadPool pool(2);

@@ -24,9 +24,10 @@ inline std::filesystem::path oracle_folder() {
   return std::string(TANDEM_SOURCE_DIR) + "/tests/data/oracle";
 }
 
-inline Files open(const std::string& name) {
+/// A model's folder or GGUF file.
+inline Files open_path(const std::filesystem::path& path) {
   Files files;
-  auto checkpoint = weights::Checkpoint::open(oracle_folder() / name);
+  auto checkpoint = weights::Checkpoint::open(path);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   files.checkpoint = std::move(*checkpoint);
   auto config = parse_config(files.checkpoint->config_json());
@@ -36,6 +37,10 @@ inline Files open(const std::string& name) {
     return files.checkpoint->find(tensor) != nullptr;
   });
   return files;
+}
+
+inline Files open(const std::string& name) {
+  return open_path(oracle_folder() / name);
 }
 
 inline std::vector<uint32_t> test_tokens(const ModelConfig& config, uint32_t count) {
