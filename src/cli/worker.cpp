@@ -13,20 +13,34 @@
 namespace tandem::cli {
 namespace {
 
-/// Sleeps until a signal asks to end.
-void wait_for_signal() {
-  sigset_t blocked;
-  sigset_t before;
-  sigemptyset(&blocked);
-  sigaddset(&blocked, SIGINT);
-  sigaddset(&blocked, SIGTERM);
-  // Blocked while the flag is looked at, so that no signal comes between the look and the sleep.
-  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
-  sigdelset(&before, SIGINT);
-  sigdelset(&before, SIGTERM);
-  while (!cancel_flag()) ::ppoll(nullptr, 0, nullptr, &before);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
+/// Keeps the signals that ask to end for one sleep of the thread that makes this. It is made before
+/// any other thread: they inherit the mask, so that no handler runs on one of them, which would
+/// set the flag without waking the sleeper.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGINT);
+    sigaddset(&blocked, SIGTERM);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+    sigdelset(&before_, SIGINT);
+    sigdelset(&before_, SIGTERM);
+  }
+  ~EndSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }  // ended without waiting
+  EndSignals(const EndSignals&) = delete;
+  EndSignals& operator=(const EndSignals&) = delete;
+
+  /// Sleeps until one has come, also one that came before. From then on another one comes through:
+  /// it ends a process that doesn't stop by itself.
+  void wait() {
+    while (!cancel_flag()) ::ppoll(nullptr, 0, nullptr, &before_);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace
 
@@ -69,6 +83,7 @@ int worker_command(Arguments arguments) {
   const auto limit = parse_experts_memory(experts);
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
+  EndSignals end_signals;
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;
@@ -81,7 +96,7 @@ int worker_command(Arguments arguments) {
   auto worker = ring::Worker::start(std::move(options));
   if (!worker.ok()) return fail("worker", worker.error());
   write_out(ring::listening_line((*worker)->address()) + "\n");
-  wait_for_signal();
+  end_signals.wait();
   (*worker)->stop();
   if (*opened != nullptr) {
     // Less than the second that a host waits for its children.

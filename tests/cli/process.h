@@ -28,6 +28,7 @@ class Process {
   void close_input();
   void close_output();
   void signal(int number) const;
+  [[nodiscard]] pid_t pid() const { return pid_; }
   /// Reads standard output (or error) until it contains `text`; what was read so far. Fails the
   /// test after a minute or at the end of the stream.
   std::string read_until(const std::string& text);

@@ -3,6 +3,9 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -43,6 +46,34 @@ TEST(CtrlC, EndsAWorker) {
   WorkerProcess other;
   other.process().signal(SIGTERM);
   EXPECT_EQ(other.process().finish().code, 0);
+}
+
+/// The signals that each thread of a process blocks, by thread.
+std::map<int, uint64_t> blocked_signals(pid_t process) {
+  std::map<int, uint64_t> blocked;
+  const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigBlk:")) {
+        blocked[std::stoi(task.path().filename())] = std::stoull(line.substr(7), nullptr, 16);
+      }
+    }
+  }
+  return blocked;
+}
+
+TEST(CtrlC, WakesTheThreadOfAWorkerThatWaitsForItAndNoOther) {
+  WorkerProcess worker;
+  const pid_t process = worker.process().pid();
+  const auto blocked = blocked_signals(process);
+  EXPECT_GT(blocked.size(), 1U);
+  constexpr uint64_t kBoth = (uint64_t{1} << (SIGINT - 1)) | (uint64_t{1} << (SIGTERM - 1));
+  for (const auto& [thread, mask] : blocked) {
+    // The one that waits may be just before its sleep or in it.
+    if (thread == process) continue;
+    EXPECT_EQ(mask & kBoth, kBoth) << "thread " << thread;
+  }
 }
 
 TEST(ClosedPipe, EndsQuietly) {
