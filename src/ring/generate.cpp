@@ -105,7 +105,7 @@ Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, 
 }
 
 Status Conversation::keep() {
-  const Status status = ring_.keep();
+  Status status = ring_.keep();
   if (!status.ok()) broken_ = true;
   return status;
 }

@@ -163,6 +163,7 @@ Status Lap::send(Stop& stop, bool last) {
   batch.placed = true;
   if (!status.ok()) return monitor_.verdict(stop.station->peers.front(), status.error());
   stop.flying.push_back(index);
+  stop.station->out->acknowledge();
   if (batches_.size() == 1) stop.station->expectation.sent(batch.tokens, batch.sent);
   return {};
 }
@@ -228,7 +229,7 @@ Status Lap::receive(size_t at) {
 Status Lap::watch(size_t at, wire::Clock::time_point until) {
   Stop& stop = stops_[at];
   while (!stop.flying.empty() && !monitor_.failed() && !cancelled()) {
-    TANDEM_TRY(receive(at));
+    if (stop.station->out->readable()) TANDEM_TRY(receive(at));
     if (!stop.flying.empty() && wire::Clock::now() >= until) {
       stop.station->expectation.missed();
       break;

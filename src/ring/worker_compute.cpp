@@ -139,6 +139,7 @@ void WorkerCompute::obey() {
       case Command::Kind::kLinkIn:
         if (lane != nullptr && command.activation == lane->activation) {
           lane->in = std::move(command.link);
+          lane->in->acknowledge();
         }
         break;
       case Command::Kind::kLinkOut:
@@ -190,7 +191,8 @@ void WorkerCompute::loop() {
 }
 
 void WorkerCompute::watch(Lane& lane, wire::Clock::time_point until) {
-  while (!stopping_ && !lane.session->gone && !receive(lane)) {
+  while (!stopping_ && !lane.session->gone) {
+    if (lane.in->readable() && receive(lane)) return;
     if (wire::Clock::now() >= until) return lane.expectation.missed();
     ::sched_yield();
   }
@@ -339,7 +341,8 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   if (!status.ok()) return trouble(lane, wire::Blame::kDownstream, true, status.error());
   if (lane.out->pending()) flush_.wake();
   lane.expectation.sent(tokens, wire::Clock::now());
-  // After the frame is on its way, so that the statistics cost no latency.
+  // After the frame is on its way, so that they cost no latency.
+  if (lane.in != nullptr) lane.in->acknowledge();
   auto times = lane.times;
   const size_t count = std::min(lane.timed, times.size());
   if (count > 0) {

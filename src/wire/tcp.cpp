@@ -239,6 +239,11 @@ Result<ssize_t> Connection::receive(std::span<std::byte> first, std::span<std::b
   }
 }
 
+bool Connection::readable() const {
+  pollfd entry{fd(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
 Result<Connection::Step> Connection::read(const Placer& placer) {
   while (have_ < kHeaderBytes) {
     TANDEM_ASSIGN(const ssize_t got, receive(std::span(head_).subspan(have_), {}));
@@ -357,6 +362,11 @@ Result<Header> Connection::receive_until(Clock::time_point deadline, uint32_t li
     if (step == Step::kClosed) return closed();
     if (!wait_for(fd(), false, deadline)) return Error{ErrorKind::kPeer, "no answer in time"};
   }
+}
+
+void Connection::acknowledge() const {
+  set_option(fd(), IPPROTO_TCP, TCP_QUICKACK, 1);
+  set_option(fd(), IPPROTO_TCP, TCP_QUICKACK, 0);
 }
 
 void Connection::shutdown() const {

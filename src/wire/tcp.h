@@ -108,6 +108,9 @@ class Connection {
   /// Reads as much of one frame as there is. Errors: kInvalid (not a frame, or refused by
   /// `placer`), kPeer (closed within a frame, reset).
   Result<Step> read(const Placer& placer);
+  /// Whether read() would find something (or the end). For who looks again and again: read() takes
+  /// the socket's lock each time, which holds up the frame that comes in.
+  [[nodiscard]] bool readable() const;
   [[nodiscard]] const Header& header() const { return header_; }
   /// A placer's answer that puts the payload into payload().
   Place to_payload(const Header& header);
@@ -118,6 +121,10 @@ class Connection {
   /// Errors: kPeer (closed, or more than kMaxPending bytes pending).
   Status send(Header header, std::span<const std::byte> first = {},
               std::span<const std::byte> second = {});
+  /// Acknowledges what was read, and puts off acknowledging what comes next until the following
+  /// call (or 40 ms). The system answers a frame on a link that nothing goes back on as soon as it
+  /// is read: a whole way through its network code, before the reader has its frame.
+  void acknowledge() const;
   [[nodiscard]] bool pending() const { return pending_.load(std::memory_order_acquire); }
   /// Writes what is pending as far as the socket takes it. Error: kPeer.
   Status flush();
