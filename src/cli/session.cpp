@@ -197,7 +197,7 @@ Result<Text> Text::open(const fs::path& folder) {
 
 Result<Text> Text::open(const weights::Checkpoint& checkpoint) {
   if (checkpoint.gguf() == nullptr) return open(checkpoint.folder());
-  const auto text = [&]() -> Result<Text> {
+  auto text = [&]() -> Result<Text> {
     TANDEM_ASSIGN(weights::GgufText parts, weights::gguf_text(*checkpoint.gguf()));
     TANDEM_ASSIGN(text::Tokenizer tokenizer, tokenizer_of(parts));
     TANDEM_ASSIGN(auto chat, text::ChatTemplate::from_sources(std::move(parts.chat)));
@@ -217,7 +217,7 @@ Result<text::Tokenizer> open_tokenizer(const fs::path& path) {
     file = models.front();
   }
   TANDEM_ASSIGN(const auto mapping, weights::MappedFile::open(file));
-  const auto tokenizer = [&]() -> Result<text::Tokenizer> {
+  auto tokenizer = [&]() -> Result<text::Tokenizer> {
     TANDEM_ASSIGN(const auto header,
                   weights::parse_gguf(mapping->bytes(), mapping->identity().size));
     TANDEM_ASSIGN(const auto parts, weights::gguf_text(header));

@@ -194,10 +194,13 @@ void run_clamped_swiglu(const CpuKernels& set, Inputs& in, Answer& answer) {
 }
 
 void run_weighted_sum(const CpuKernels& set, Inputs& in, Answer& answer) {
+  constexpr size_t kParts = 5;
   for (const uint32_t n : kLengths) {
     std::vector<std::vector<float>> rows;
     std::vector<const float*> parts;
-    for (int r = 0; r < 5; ++r) rows.push_back(in.reals(n, -20, 4));
+    rows.reserve(kParts);
+    parts.reserve(kParts);
+    for (size_t r = 0; r < kParts; ++r) rows.push_back(in.reals(n, -20, 4));
     for (const std::vector<float>& row : rows) parts.push_back(row.data());
     const std::vector<float> weights = in.reals(rows.size(), -8, 0);
     for (size_t count = 1; count <= rows.size(); ++count) {

@@ -209,7 +209,7 @@ uint64_t LocalSequence::needed(uint32_t length, uint32_t floor) const {
 
 Status LocalSequence::read(std::span<const std::byte> bytes) {
   TANDEM_TRY(rollback(0));
-  const Status status = read_state(bytes);
+  Status status = read_state(bytes);
   if (!status.ok()) TANDEM_TRY(rollback(0));
   return status;
 }

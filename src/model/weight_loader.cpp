@@ -217,6 +217,7 @@ Status WeightLoader::finish_unit(const std::optional<Digest>& key,
                              names.front().weight() + " holds");
   }
   std::vector<kernels::PackedMatrix> kept;
+  kept.reserve(unit.size());
   for (const kernels::PackedMatrix& matrix : unit) kept.push_back(matrix.share());
   if (!on_disk_) {
     cache_->store(*key, std::move(kept));

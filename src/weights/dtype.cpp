@@ -115,7 +115,7 @@ Status widen(DType dtype, std::span<const std::byte> bytes, std::span<float> val
 Status check_finite(const TensorData& tensor) {
   const std::byte* bytes = tensor.bytes.data();
   const size_t count = tensor.info.elements();
-  size_t index = count;
+  size_t index = 0;
   switch (tensor.info.dtype) {
     case DType::kF32:
       index = first_special<uint32_t>(bytes, count, 0x7f800000u);

@@ -98,7 +98,8 @@ std::optional<Manifest> load_manifest(const Checkpoint& checkpoint) {
   if (path.empty()) return std::nullopt;
   const auto text = read_text_file(path, kMaxKeyBytes + kMaxManifestBytes + 1024);
   if (!text.ok()) return std::nullopt;
-  const auto bytes = std::as_bytes(std::span(text->data(), text->size()));
+  const std::string& whole = *text;
+  const auto bytes = std::as_bytes(std::span(whole));
   if (bytes.size() < kMagic.size() + 32) return std::nullopt;
   const auto content = bytes.first(bytes.size() - 32);
   const Digest digest = sha256(content);

@@ -31,6 +31,7 @@ class PackedStore {
     return std::nullopt;
   }
   /// Stores matrices at once, for a caller that then drops them. The error says why it can't.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): taken over
   virtual Status store_now(const Digest& /*key*/, std::vector<kernels::PackedMatrix> /*matrices*/) {
     return unsupported("there is nowhere to keep quantized weights");
   }

@@ -11,8 +11,8 @@
 
 using Bytes = uint8_t __attribute__((vector_size(TANDEM_LANES)));
 
-constexpr uint32_t kRows = kernels::kTileRows;
-constexpr uint32_t kGroup = arithmetic::kGroup;
+inline constexpr uint32_t kRows = kernels::kTileRows;
+inline constexpr uint32_t kGroup = arithmetic::kGroup;
 
 TANDEM_INLINE Float load(const float* x) {
   Float lanes;

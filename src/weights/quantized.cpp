@@ -208,7 +208,7 @@ Result<Quantized> read_quantized(const std::string& config_json, const StoredTen
     return unsupported("config.json: quantization_config has quant_method " + shown(method) +
                        "; known are fp8, fbgemm_fp8, awq, gptq and compressed-tensors");
   }
-  TANDEM_TRY(status);
+  if (!status.ok()) return status.error();
   if (result.weights.empty()) {
     return invalid("config.json: quantization_config has quant_method " + shown(method) +
                    ", but no tensor is stored so");

@@ -143,7 +143,8 @@ struct Contents {
       }
       case PackedKind::kIntQuantized:
         for (uint64_t i = 0; i < count * m.columns; ++i) {
-          out[i] = static_cast<int8_t>(weights[first * m.columns + i]);
+          const int byte = std::to_integer<int>(weights[first * m.columns + i]);
+          out[i] = static_cast<int16_t>((byte ^ 0x80) - 0x80);
         }
         return;
     }

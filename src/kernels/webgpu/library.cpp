@@ -22,7 +22,7 @@ Result<api::Functions> load_library(const std::string& path) {
     void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       const char* reason = dlerror();
-      tried += (tried.empty() ? "" : "; ") + std::string(reason != nullptr ? reason : name);
+      tried.append(tried.empty() ? "" : "; ").append(reason != nullptr ? reason : name);
       continue;
     }
     api::Functions functions;
