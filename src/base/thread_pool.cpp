@@ -26,12 +26,21 @@ bool spin(Done&& done) {
 
 }  // namespace
 
-void ThreadPool::work() {
-  while (true) {
-    const uint64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    const uint64_t end = begin + grain_ < count_ ? begin + grain_ : count_;
-    piece_(context_, begin, end);
+void ThreadPool::work(uint32_t place) {
+  const auto threads = static_cast<uint32_t>(ranges_.size());
+  for (uint32_t i = 0; i < threads; ++i) {
+    const uint32_t range = (place + i) % threads;
+    const uint64_t first = pieces_ * range / threads;
+    const uint64_t size = pieces_ * (range + 1) / threads - first;
+    std::atomic<uint64_t>& taken = ranges_[range].taken;
+    // Looked at first: many threads that count up a range that is done hold up those that work.
+    while (taken.load(std::memory_order_relaxed) < size) {
+      const uint64_t piece = taken.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= size) break;
+      const uint64_t begin = (first + piece) * grain_;
+      const uint64_t end = begin + grain_ < count_ ? begin + grain_ : count_;
+      piece_(context_, begin, end);
+    }
   }
 }
 
@@ -40,11 +49,12 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   grain_ = grain;
   piece_ = piece;
   context_ = context;
-  next_.store(0, std::memory_order_relaxed);
+  pieces_ = (count - 1) / grain + 1;
+  for (Range& range : ranges_) range.taken.store(0, std::memory_order_relaxed);
   gate_.set(kOpen);
   generation_.add(1);
   generation_.wake();
-  work();
+  work(0);
   // Every piece is taken: whoever has not come yet is not waited for.
   gate_.clear(kOpen);
   if (spin([this] { return gate_.get() == 0; })) return;
@@ -52,6 +62,7 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
 }
 
 void ThreadPool::helper() {
+  const uint32_t place = places_.fetch_add(1);
   uint32_t seen = 0;
   while (true) {
     const auto moved = [this, seen] { return generation_.get() != seen; };
@@ -59,7 +70,7 @@ void ThreadPool::helper() {
     if (!moved()) continue;
     seen = generation_.get();
     if (stop_.load()) return;
-    if ((gate_.add(1) & kOpen) != 0) work();
+    if ((gate_.add(1) & kOpen) != 0) work(place);
     if (gate_.add(~0U) == 1) gate_.wake();
   }
 }

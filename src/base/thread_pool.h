@@ -29,7 +29,9 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   [[nodiscard]] uint32_t threads() const { return static_cast<uint32_t>(helpers_.size()) + 1; }
 
   /// Calls body(begin, end) for pieces of [0, count) of at most `grain` until all are done; returns
-  /// then. Pieces are taken by whichever thread is free. `body` must not throw.
+  /// then. Each thread has a range of its own, the same one for the same loop, and goes through it
+  /// in order, so that what it reads is one stream; one that is done takes pieces of the others'.
+  /// `body` must not throw.
   template <typename Body>
   void split(uint64_t count, uint64_t grain, Body&& body) {
     if (count == 0) return;
@@ -52,7 +54,7 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
 #endif
   using Piece = void (*)(void* context, uint64_t begin, uint64_t end);
   void run(uint64_t count, uint64_t grain, Piece piece, void* context);
-  void work();
+  void work(uint32_t place);
   void helper();
 
 #if defined(__wasm__)
@@ -63,9 +65,14 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   // The loop under way. Written by run() while nobody is inside, read by helpers that are.
   uint64_t count_ = 0;
   uint64_t grain_ = 1;
+  uint64_t pieces_ = 0;
   Piece piece_ = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<uint64_t> next_{0};
+  struct alignas(64) Range {
+    std::atomic<uint64_t> taken{0};  ///< pieces of it; more than it has once it is done
+  };
+  std::vector<Range> ranges_;  ///< one a thread, the caller's first
+  std::atomic<uint32_t> places_{1};  ///< given to threads
   alignas(64) WaitedNumber generation_;
   // Helpers inside a loop, and whether they may still enter it. A helper that the system has not
   // given a core comes to a closed gate and goes back to waiting; the caller never waits for it.

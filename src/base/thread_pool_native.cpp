@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-ThreadPool::ThreadPool(uint32_t threads) {
+ThreadPool::ThreadPool(uint32_t threads) : ranges_(threads < 1 ? 1 : threads) {
   try {
     for (uint32_t i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper(); });
   } catch (const std::system_error&) {

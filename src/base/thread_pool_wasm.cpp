@@ -41,7 +41,7 @@ void helper_run(uint32_t place) {
   }
 }
 
-ThreadPool::ThreadPool(uint32_t threads) {
+ThreadPool::ThreadPool(uint32_t threads) : ranges_(threads < 1 ? 1 : threads) {
   for (uint32_t i = 0; i < kPlaces && helpers_.size() + 1 < threads; ++i) {
     // Pools are made by one thread, the module's engine: nobody else turns a free place taken.
     if (g_places[i].state.load(std::memory_order_acquire) != kFree) continue;

@@ -6,6 +6,8 @@
 namespace tandem::kernels::cpu {
 namespace {
 
+constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+
 // Memory that a thread reuses from step to step.
 struct Scratch {
   std::vector<float> floats;
@@ -235,10 +237,16 @@ void CpuBackend::matmul(Activations in, std::span<const Product> products) {
 
 void CpuBackend::run(std::span<const Task> tasks, bool uneven) {
   uint64_t tiles = 0;
-  for (const Task& task : tasks) tiles += tile_count(task.matrix->rows);
-  // A few pieces a thread, so that a thread that is held up does not hold up the others; an even
-  // number of tiles, since kernels take two together.
-  const uint64_t pieces = uint64_t{pool_.threads()} * (uneven ? 32 : 8);
+  uint64_t bytes = 0;
+  for (const Task& task : tasks) {
+    tiles += tile_count(task.matrix->rows);
+    bytes += task.matrix->data.size();
+  }
+  // A few pieces a thread, so that a thread that is held up does not hold up the others, and none
+  // so large that the others wait long for the last one; an even number of tiles, since kernels
+  // take two together.
+  const uint64_t pieces =
+      std::max(uint64_t{pool_.threads()} * (uneven ? 32 : 16), bytes / kPieceBytes);
   const uint64_t grain = std::max<uint64_t>(1, tiles / pieces) * 2;
   pool_.split(tiles, grain, [&](uint64_t begin, uint64_t end) {
     uint64_t first = 0;
