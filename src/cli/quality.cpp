@@ -138,6 +138,7 @@ std::string stored_types(const weights::Checkpoint& checkpoint) {
     ++counts[checkpoint.stored(tensor.name)->stored_as];
   }
   std::vector<std::pair<uint64_t, std::string>> order;
+  order.reserve(counts.size());
   for (const auto& [type, count] : counts) order.emplace_back(count, type);
   std::ranges::stable_sort(order, std::greater<>(), &std::pair<uint64_t, std::string>::first);
   std::string text;
@@ -182,6 +183,7 @@ Result<std::vector<KindQuality>> measure_quality(const Model& model, ThreadPool&
     }
   }
   std::vector<KindQuality> result;
+  result.reserve(kinds.size() + 1);
   for (auto& [name, kind] : kinds) result.push_back(std::move(kind));
   result.push_back(std::move(all));
   return result;

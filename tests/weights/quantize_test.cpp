@@ -286,6 +286,33 @@ TEST(Quantize, BlocksOf4BitsKeepTheirGrids) {
   }
 }
 
+TEST(Quantize, AnyBytesAsBlocksOf4BitsGiveScalesInRangeOrAnError) {
+  std::mt19937 random(10);
+  ThreadPool pool(1);
+  size_t usable = 0;
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ4K, DType::kInt4Group}) {
+    for (int round = 0; round < 500; ++round) {
+      std::vector<uint8_t> blocks(bytes_of(dtype, 256));
+      for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random());
+      // Long runs, so that scales meet weights that don't use them.
+      if (round % 2 == 0) {
+        const size_t from = random() % blocks.size();
+        std::fill(blocks.begin() + static_cast<std::ptrdiff_t>(from), blocks.end(),
+                  static_cast<uint8_t>(round % 4 == 0 ? 0x88 : 0x08));
+      }
+      TensorData stored;
+      stored.info = {"w", dtype, {1, 256}};
+      stored.bytes = std::as_bytes(std::span(blocks));
+      const auto matrix = quantize_matrix(stored, {false, 0, 1, 256}, WeightFormat::k4, pool);
+      if (!matrix.ok()) continue;
+      ++usable;
+      EXPECT_GE(matrix->row_scales[0], arithmetic::kMinRowScale);
+      EXPECT_LE(matrix->row_scales[0], arithmetic::kMaxRowScale);
+    }
+  }
+  EXPECT_GT(usable, 500U);
+}
+
 TEST(Quantize, ATransposedTensorGivesTheSameMatrix) {
   Stored tensor(200, 90, 4);
   Stored turned(90, 200, 4);
