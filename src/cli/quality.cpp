@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "model/families.h"
+#include "model/experts.h"
 #include "model/layer.h"
 #include "weights/dtype.h"
 #include "weights/quantize.h"
@@ -26,11 +26,20 @@ struct Sums {
 
 Result<Sums> compare(const weights::TensorData& tensor, const weights::MatrixPart& part,
                      const kernels::PackedMatrix& packed, ThreadPool& pool) {
-  const weights::DType dtype = tensor.info.dtype;
+  const weights::TensorInfo& info = tensor.info;
+  const weights::DType dtype = info.dtype;
+  const uint64_t slab = info.shape[info.shape.size() - 2] * info.shape.back();
+  const uint64_t base = part.slab * slab;
+  const auto read = [&](uint64_t element, std::span<float> values) {
+    return weights::widen(dtype,
+                          tensor.bytes.subspan(weights::bytes_of(dtype, base + element),
+                                               weights::bytes_of(dtype, values.size())),
+                          values);
+  };
   std::vector<float> turned;
   if (part.transposed) {
-    turned.resize(tensor.info.elements());
-    TANDEM_TRY(weights::widen(dtype, tensor.bytes, turned));
+    turned.resize(slab);
+    TANDEM_TRY(read(0, turned));
   }
   Sums total;
   std::mutex mutex;
@@ -39,12 +48,11 @@ Result<Sums> compare(const weights::TensorData& tensor, const weights::MatrixPar
     std::vector<int32_t> integers(part.columns);
     Sums own;
     for (uint64_t r = begin; r < end; ++r) {
+      const uint64_t place = part.first_row + r * part.row_step;
       if (part.transposed) {
-        for (uint64_t k = 0; k < part.columns; ++k) row[k] = turned[k * part.rows + r];
+        for (uint64_t k = 0; k < part.columns; ++k) row[k] = turned[k * info.shape.back() + place];
       } else {
-        const auto bytes = tensor.bytes.subspan(weights::bytes_of(dtype, r * part.columns),
-                                                weights::bytes_of(dtype, part.columns));
-        (void)weights::widen(dtype, bytes, row);
+        (void)read(place * part.columns, row);
       }
       kernels::load_row(packed, static_cast<uint32_t>(r), integers);
       const double scale = packed.row_scales[r];
@@ -61,11 +69,34 @@ Result<Sums> compare(const weights::TensorData& tensor, const weights::MatrixPar
   return total;
 }
 
-bool is_matrix(const weights::TensorInfo& info, const model::ModelConfig& config) {
-  constexpr uint64_t kLeast = 16;  // gates of single heads and convolutions are kept otherwise
-  if (info.shape.size() != 2 || info.shape[0] < kLeast || info.shape[1] < kLeast) return false;
-  const std::string_view positions = config.family->names.positions;
-  return positions.empty() || info.name != config.prefix + std::string(positions) + ".weight";
+/// A matrix as loading makes it, at 8 bits and at 4.
+struct Measured {
+  weights::MatrixPart part;
+  kernels::WeightFormat format_8 = kernels::WeightFormat::k8;
+  kernels::WeightFormat format_4 = kernels::WeightFormat::k4;
+};
+
+/// Every matrix of a model but routers, of which nearly nothing is lost (docs/arithmetic.md), by
+/// tensor.
+std::map<std::string, std::vector<Measured>> measured_matrices(const model::ModelConfig& config) {
+  using model::WeightBits;
+  std::map<std::string, std::vector<Measured>> found;
+  const auto add = [&](const std::vector<model::MatrixName>& names, const auto& format) {
+    for (const model::MatrixName& name : names) {
+      found[name.weight()].push_back({name.part, format(WeightBits::k8), format(WeightBits::k4)});
+    }
+  };
+  const auto expert = [&](WeightBits bits) { return model::expert_format(config, bits); };
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    add(model::layer_matrices(config, layer), model::layer_format);
+    if (!config.has_experts(layer)) continue;
+    const model::ExpertTensors tensors = model::expert_tensors(config, layer);
+    for (const auto& names : tensors.experts) add(names, expert);
+    add(tensors.shared, model::layer_format);
+  }
+  add({model::embedding_matrix(config)}, model::ends_format);
+  if (!config.tied_embeddings) add({model::head_matrix(config)}, model::ends_format);
+  return found;
 }
 
 void add_type(std::string& types, const std::string& type) {
@@ -119,39 +150,36 @@ std::string stored_types(const weights::Checkpoint& checkpoint) {
 
 Result<std::vector<KindQuality>> measure_quality(const Model& model, ThreadPool& pool,
                                                  const std::atomic<bool>& cancel) {
-  const model::ModelConfig& config = model.config;
-  const std::string embedding = model::embedding_matrix(config).tensor + ".weight";
-  const std::string head = model::head_matrix(config).tensor + ".weight";
   std::map<std::string, KindQuality> kinds;
   KindQuality all;
   all.kind = "all";
-  for (const weights::TensorInfo& info : model.checkpoint->tensors()) {
-    if (!is_matrix(info, config)) continue;
-    if (cancel) return Error{ErrorKind::kCancelled, "measuring the quality was stopped"};
-    const bool end = info.name == embedding || info.name == head;
-    weights::MatrixPart part;
-    part.transposed = config.family->transposed && !end;
-    part.rows = static_cast<uint32_t>(info.shape[part.transposed ? 1 : 0]);
-    part.columns = static_cast<uint32_t>(info.shape[part.transposed ? 0 : 1]);
-    TANDEM_ASSIGN(const weights::TensorData tensor, model.checkpoint->read(info.name));
+  for (const auto& [name, matrices] : measured_matrices(model.config)) {
+    TANDEM_ASSIGN(const weights::TensorData tensor, model.checkpoint->read(name));
     KindQuality one;
-    one.kind = tensor_kind(info.name);
-    for (const model::WeightBits bits : {model::WeightBits::k8, model::WeightBits::k4}) {
-      const auto format = end ? model::ends_format(bits) : model::layer_format(bits);
-      TANDEM_ASSIGN(const auto packed, weights::quantize_matrix(tensor, part, format, pool));
-      TANDEM_ASSIGN(const Sums sums, compare(tensor, part, packed, pool));
-      (bits == model::WeightBits::k8 ? one.error_8 : one.error_4) = sums.error;
-      one.squares = sums.squares;
+    for (const Measured& matrix : matrices) {
+      if (cancel) return Error{ErrorKind::kCancelled, "measuring the quality was stopped"};
+      Sums sums[2];
+      for (const bool four : {false, true}) {
+        TANDEM_ASSIGN(const auto packed,
+                      weights::quantize_matrix(tensor, matrix.part,
+                                               four ? matrix.format_4 : matrix.format_8, pool));
+        TANDEM_ASSIGN(sums[four ? 1 : 0], compare(tensor, matrix.part, packed, pool));
+      }
+      one.weights += uint64_t{matrix.part.rows} * matrix.part.columns;
+      one.squares += sums[0].squares;
+      one.error_8 += sums[0].error;
+      one.error_4 += sums[1].error;
     }
-    KindQuality& kind = kinds[one.kind];
-    kind.kind = one.kind;
+    const std::string kind_name = tensor_kind(name);
+    KindQuality& kind = kinds[kind_name];
+    kind.kind = kind_name;
     for (KindQuality* sum : {&kind, &all}) {
       sum->tensors += 1;
-      sum->weights += info.elements();
+      sum->weights += one.weights;
       sum->squares += one.squares;
       sum->error_8 += one.error_8;
       sum->error_4 += one.error_4;
-      add_type(sum->stored_as, model.checkpoint->stored(info.name)->stored_as);
+      add_type(sum->stored_as, model.checkpoint->stored(name)->stored_as);
     }
   }
   std::vector<KindQuality> result;

@@ -27,8 +27,8 @@ struct KindQuality {
   [[nodiscard]] double relative_4() const;
 };
 
-/// Quantizes every matrix both ways and compares. The last entry, of kind "all", is the sum.
-/// Errors: those of reading and quantizing; kCancelled.
+/// Quantizes every matrix but routers both ways, as loading does, and compares. The last entry, of
+/// kind "all", is the sum. Errors: those of reading and quantizing; kCancelled.
 Result<std::vector<KindQuality>> measure_quality(const Model& model, ThreadPool& pool,
                                                  const std::atomic<bool>& cancel);
 

@@ -6,6 +6,7 @@
 #include "model/experts.h"
 #include "model/families.h"
 #include "model/layer.h"
+#include "weights/block.h"
 #include "weights/packed_store.h"
 
 namespace tandem::model {
@@ -37,6 +38,10 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
       const Digest known = digest.value_or(Digest{});
       writer->append(std::as_bytes(std::span(known)));
       writer->write(static_cast<uint8_t>(info->dtype));
+      // Before such types' own grids were used, their integers were others.
+      if (format == kernels::WeightFormat::k4 && weights::has_grids(info->dtype)) {
+        writer->text("grids");
+      }
       writer->write(static_cast<uint8_t>(info->shape.size()));
       for (const uint64_t extent : info->shape) writer->write(extent);
       writer->write(static_cast<uint8_t>(name.part.transposed));

@@ -228,7 +228,40 @@ void run(BlockSize block, const std::byte* bytes, std::span<float> values) {
   }
 }
 
+// d * (n - zero) with d of either sign: counted from the end where q is 0.
+GroupGrid centred(float d, float zero) {
+  return d < 0 ? GroupGrid{-d, -d * (15.0F - zero)} : GroupGrid{d, d * zero};
+}
+
 }  // namespace
+
+bool has_grids(DType dtype) {
+  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ4K ||
+         dtype == DType::kInt4Group;
+}
+
+void block_grids(DType dtype, const std::byte* bytes, std::span<GroupGrid> grids) {
+  const BlockSize block = block_size(dtype);
+  const uint32_t groups = block.elements / 32;
+  const auto* at = reinterpret_cast<const uint8_t*>(bytes);
+  for (size_t i = 0; i < grids.size(); i += groups, at += block.bytes) {
+    const float d = dtype == DType::kInt4Group ? single(at) : half(at);
+    if (dtype == DType::kQ4_0) {
+      grids[i] = centred(d, 8.0F);
+    } else if (dtype == DType::kInt4Group) {
+      grids[i] = centred(d, small(signed_half_word(at + 4)));
+    } else if (dtype == DType::kQ4_1) {
+      const float m = half(at + 2);
+      grids[i] = d < 0 ? GroupGrid{-d, -d * 15.0F - m} : GroupGrid{d, -m};
+    } else {
+      const float m = half(at + 2);
+      for (uint32_t g = 0; g < groups; ++g) {
+        const auto [scale, minimum] = scale_of(at + 4, static_cast<int>(g));
+        grids[i + g] = {d * small(scale), m * small(minimum)};
+      }
+    }
+  }
+}
 
 float e4m3_to_f32(uint8_t bits) {
   const int exponent = bits >> 3 & 15;

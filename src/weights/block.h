@@ -36,6 +36,17 @@ namespace tandem::weights {
 /// alignment. Blocks with infinite or NaN scales give such values.
 void widen_blocks(DType dtype, const std::byte* bytes, std::span<float> values);
 
+/// What 32 elements of a block are multiples of: w = scale * q - minimum, q in [0, 15]. A scale
+/// that is not above 0, or a minimum below 0, says that there is no such grid.
+struct GroupGrid {
+  float scale = 0;
+  float minimum = 0;
+};
+/// Whether blocks of a type have grids: types of 4 bits whose numbers are evenly spaced.
+bool has_grids(DType dtype);
+/// The grids of 32 * grids.size() elements, whole blocks of a type that has grids.
+void block_grids(DType dtype, const std::byte* bytes, std::span<GroupGrid> grids);
+
 /// 8-bit numbers of the OCP formats. E4M3 (as in float8_e4m3fn) has no infinities and NaN at 0x7f
 /// and 0xff; E5M2 is the upper half of binary16. Exact.
 float e4m3_to_f32(uint8_t bits);

@@ -82,12 +82,20 @@ class PackedCache final : public PackedStore {
   std::optional<Job> next();
   void done(const Job& job);
   void write(const Job& job);
-  /// An empty string, or why the entry could not be written.
-  std::string write_file(const Job& job);
+  /// What became of an entry that was to be written.
+  struct Written {
+    std::string problem;  ///< why it could not be, or empty
+    bool busy = false;    ///< another process is writing a file of that name
+  };
+  /// `attempt` chooses the temporary name: 0 is the one that processes share.
+  Written write_file(const Job& job, uint32_t attempt);
   /// Makes room and takes it: a locked file of that size, or -1 if another process writes it.
   std::string claim(uint64_t bytes, const std::filesystem::path& path, int& claimed);
   std::string fill(int file, const PackedHeader& header, const Job& job);
+  /// Deletes old entries until there is room. Looks through the folder only where what the last
+  /// look left may be used up.
   std::string make_room(uint64_t bytes, const std::filesystem::path& own);
+  bool take_known_room(uint64_t bytes);
   void notice(const std::string& line) const;
   /// Says what is wrong with an entry, and removes it if it is of no use.
   void give_up(const std::filesystem::path& path, const std::string& problem, bool remove) const;
@@ -102,7 +110,8 @@ class PackedCache final : public PackedStore {
   uint32_t under_way_ = 0;
   uint64_t queued_bytes_ = 0;
   uint64_t written_bytes_ = 0;
-  bool failed_ = false;  ///< a failure was told about; nothing more is tried
+  uint64_t known_room_ = 0;  ///< bytes that may be written before the folder is looked through
+  bool failed_ = false;      ///< a failure was told about; nothing more is tried
   std::thread thread_;
 };
 

@@ -114,6 +114,17 @@ bool read_checksum(int file, uint64_t begin, uint64_t end, Digest& digest) {
   return true;
 }
 
+struct Disk {
+  uint64_t free = UINT64_MAX;
+  uint64_t left_free = 0;  ///< what is not to be used
+};
+Disk disk_of(const fs::path& folder) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0) return {};
+  return {uint64_t{status.f_bavail} * status.f_frsize,
+          std::min(uint64_t{status.f_blocks} * status.f_frsize / 20, kMostLeftFree)};
+}
+
 }  // namespace
 
 void PackedCache::store(const Digest& key, std::vector<kernels::PackedMatrix> matrices) {
@@ -134,9 +145,19 @@ void PackedCache::store(const Digest& key, std::vector<kernels::PackedMatrix> ma
 }
 
 Status PackedCache::store_now(const Digest& key, std::vector<kernels::PackedMatrix> matrices) {
-  const std::string problem = write_file({key, std::move(matrices), 0});
-  if (problem.empty()) return {};
-  return Error{ErrorKind::kIo, "can't keep quantized weights: " + problem};
+  const Job job{key, std::move(matrices), 0};
+  // The caller needs the file now: rather than wait for a process that writes the same one, and may
+  // be stopped, it is written twice. The later rename wins.
+  constexpr uint32_t kMostAttempts = 100;
+  for (uint32_t attempt = 0; attempt < kMostAttempts; ++attempt) {
+    const Written written = write_file(job, attempt);
+    if (!written.problem.empty()) {
+      return Error{ErrorKind::kIo, "can't keep quantized weights: " + written.problem};
+    }
+    if (!written.busy) return {};
+  }
+  return Error{ErrorKind::kIo, "can't keep quantized weights: " + path_of(key).string() +
+                                   " is being written by too many processes"};
 }
 
 std::optional<PackedCache::Job> PackedCache::next() {
@@ -200,7 +221,7 @@ void PackedCache::finish(std::chrono::steady_clock::time_point deadline,
 }
 
 void PackedCache::write(const Job& job) {
-  const std::string problem = write_file(job);
+  const std::string problem = write_file(job, 0).problem;
   if (problem.empty() || stop_) return;
   {
     const std::lock_guard lock(mutex_);
@@ -211,7 +232,7 @@ void PackedCache::write(const Job& job) {
   notice(problem + "; quantized weights are not kept");
 }
 
-std::string PackedCache::write_file(const Job& job) {
+PackedCache::Written PackedCache::write_file(const Job& job, uint32_t attempt) {
   const fs::path path = path_of(job.key);
   PackedHeader header;
   header.key = job.key;
@@ -224,21 +245,23 @@ std::string PackedCache::write_file(const Job& job) {
   if (!fs::is_directory(folder, code)) {
     fs::create_directories(folder.parent_path(), code);
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-      return system_text(folder, "make the folder", errno);
+      return {system_text(folder, "make the folder", errno)};
     }
   }
   fs::path writing = path;
+  if (attempt != 0) writing += "." + std::to_string(attempt);
   writing += kWriting;
   Temporary file;
   if (std::string problem = claim(header.file_bytes(), writing, file.descriptor);
       !problem.empty() || file.descriptor < 0) {
-    return problem;
+    const bool busy = problem.empty();
+    return {std::move(problem), busy};
   }
   file.path = writing;
   if (std::string problem = fill(file.descriptor, header, job); !problem.empty()) {
-    return writing.string() + ": " + problem;
+    return {writing.string() + ": " + problem};
   }
-  if (::rename(writing.c_str(), path.c_str()) != 0) return system_text(path, "rename", errno);
+  if (::rename(writing.c_str(), path.c_str()) != 0) return {system_text(path, "rename", errno)};
   file.path.clear();
   return {};
 }
@@ -246,7 +269,9 @@ std::string PackedCache::write_file(const Job& job) {
 std::string PackedCache::claim(uint64_t bytes, const fs::path& path, int& claimed) {
   // One at a time, or two would take the same room.
   const FolderLock lock(options_.folder);
-  if (std::string problem = make_room(bytes, path); !problem.empty()) return problem;
+  if (!take_known_room(bytes)) {
+    if (std::string problem = make_room(bytes, path); !problem.empty()) return problem;
+  }
   const int file =
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (file < 0) return system_text(path, "write", errno);
@@ -294,6 +319,14 @@ std::string PackedCache::fill(int file, const PackedHeader& header, const Job& j
   return {};
 }
 
+bool PackedCache::take_known_room(uint64_t bytes) {
+  const Disk disk = disk_of(options_.folder);
+  const std::lock_guard lock(mutex_);
+  if (bytes > known_room_ || disk.free < disk.left_free + bytes) return false;
+  known_room_ -= bytes;
+  return true;
+}
+
 std::string PackedCache::make_room(uint64_t bytes, const fs::path& own) {
   struct Entry {
     fs::path path;
@@ -323,16 +356,10 @@ std::string PackedCache::make_room(uint64_t bytes, const fs::path& own) {
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  struct statvfs disk {};
-  uint64_t free_bytes = UINT64_MAX;
-  uint64_t left_free = 0;
-  if (::statvfs(options_.folder.c_str(), &disk) == 0) {
-    free_bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
-    left_free = std::min(uint64_t{disk.f_blocks} * disk.f_frsize / 20, kMostLeftFree);
-  }
+  Disk disk = disk_of(options_.folder);
   // What this process has used or made since it began would be missed at once.
   auto oldest = entries.begin();
-  while (total + bytes > options_.limit || free_bytes < left_free + bytes) {
+  while (total + bytes > options_.limit || disk.free < disk.left_free + bytes) {
     if (oldest == entries.end() || oldest->used >= started_) {
       return options_.folder.string() + (total + bytes > options_.limit
                                              ? ": the cache's limit is too small for this model"
@@ -341,10 +368,13 @@ std::string PackedCache::make_room(uint64_t bytes, const fs::path& own) {
     std::error_code ignored;
     if (fs::remove(oldest->path, ignored)) {
       total -= oldest->bytes;
-      if (free_bytes != UINT64_MAX) free_bytes += oldest->bytes;
+      if (disk.free != UINT64_MAX) disk.free += oldest->bytes;
     }
     ++oldest;
   }
+  // Others write here too: a quarter of what is left, so that four of them keep the limit.
+  const std::lock_guard lock(mutex_);
+  known_room_ = (options_.limit - total - bytes) / 4;
   return {};
 }
 

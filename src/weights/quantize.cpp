@@ -116,6 +116,19 @@ Fit fit_group(const float* w) {
   return best;
 }
 
+// The group's own grid if it spans eight steps or more: so no scale is larger than a fit's could
+// be.
+Fit fit_group(const float* w, const GroupGrid& grid) {
+  float lowest = 0;
+  float highest = w[0];
+  for (uint32_t i = 0; i < kGroup; ++i) {
+    lowest = std::min(lowest, w[i]);
+    highest = std::max(highest, w[i]);
+  }
+  const bool usable = grid.scale > 0 && grid.minimum >= 0 && 8.0F * grid.scale <= highest - lowest;
+  return usable ? Fit{grid.scale, grid.minimum} : fit_group(w);
+}
+
 // The weights of a row in whole groups, the last one filled up with zeros.
 std::vector<float> whole_groups(std::span<const float> row, size_t groups) {
   std::vector<float> weights(groups * kGroup);
@@ -143,14 +156,16 @@ float quantize_row8(std::span<const float> row, std::span<int8_t> quants) {
 }
 
 float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
-                    std::span<uint8_t> scales, std::span<uint8_t> minimums) {
+                    std::span<uint8_t> scales, std::span<uint8_t> minimums,
+                    std::span<const GroupGrid> grids) {
   const size_t groups = scales.size();
   constexpr auto kUnit = static_cast<float>(arithmetic::kMinimumUnit);
   const std::vector<float> weights = whole_groups(row, groups);
   std::vector<Fit> fits(groups);
   float row_scale = arithmetic::kMinRowScale;
   for (size_t g = 0; g < groups; ++g) {
-    fits[g] = fit_group(weights.data() + g * kGroup);
+    const float* w = weights.data() + g * kGroup;
+    fits[g] = grids.empty() ? fit_group(w) : fit_group(w, grids[g]);
     row_scale = std::max({row_scale, fits[g].scale / 63.0F, fits[g].minimum / (63.0F * kUnit)});
   }
   for (size_t g = 0; g < groups; ++g) {

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "kernels/packed.h"
+#include "weights/block.h"
 #include "weights/source.h"
 
 namespace tandem::weights {
@@ -19,9 +20,12 @@ float quantize_row8(std::span<const float> row, std::span<int8_t> quants);
 
 /// 4 bits: groups of 32, each q in [0, 15] with a 6-bit scale and a 6-bit minimum under one row
 /// scale: w = row_scale * (scale * q - 8 * minimum), fitted for the least squared error a group.
-/// `quants` holds as many values as `row`; `scales` and `minimums` one a group. Returns row_scale.
+/// `quants` holds as many values as `row`; `scales` and `minimums` one a group. `grids` is empty,
+/// or holds what each group's weights are known to be multiples of: one that spans at least half of
+/// its sixteen steps takes the place of a fit. Returns row_scale.
 float quantize_row4(std::span<const float> row, std::span<uint8_t> quants,
-                    std::span<uint8_t> scales, std::span<uint8_t> minimums);
+                    std::span<uint8_t> scales, std::span<uint8_t> minimums,
+                    std::span<const GroupGrid> grids = {});
 
 /// 6 bits: groups of 32 with a 7-bit scale: w = row_scale * scale * (q - 32), q in [0, 63].
 float quantize_row6(std::span<const float> row, std::span<uint8_t> quants,

@@ -156,6 +156,29 @@ TANDEM_TARGET Fit fit_group(const float* w) {
   return best;
 }
 
+// The grids that `given` holds, and fits where they can't be used.
+TANDEM_TARGET Fit grid_or_fit(const float* w, const Fit& given, Integer exists) {
+  Float lowest{};
+  Float highest = weight(w, 0);
+  for (uint32_t i = 0; i < kGroup; ++i) {
+    const Float x = weight(w, i);
+    lowest = x < lowest ? x : lowest;
+    highest = highest < x ? x : highest;
+  }
+  const Float zero{};
+  const auto usable =
+      (given.scale > zero) & (given.minimum >= zero) & (8.0F * given.scale <= highest - lowest);
+  bool all = true;
+  for (uint32_t lane = 0; lane < TANDEM_LANES; ++lane) {
+    all = all && (usable[lane] != 0 || exists[lane] == 0);
+  }
+  Fit fit = given;
+  if (!all) fit = fit_group(w);
+  fit.scale = usable ? given.scale : fit.scale;
+  fit.minimum = usable ? given.minimum : fit.minimum;
+  return fit;
+}
+
 // A column's quants as integers; those of padding are zero.
 template <bool kHasMinimum>
 TANDEM_INLINE Integer integers(const Grid<kHasMinimum>& grid, const float* w, uint32_t i,
@@ -267,9 +290,12 @@ class Lanes {
     constexpr auto kUnit = static_cast<float>(arithmetic::kMinimumUnit);
     Float row_scale = Float{} + arithmetic::kMinRowScale;
     for (uint32_t g = 0; g < groups_; ++g) {
-      const Fit fit = fit_group(group(g));
-      store(fits_ + size_t{g} * 2 * kRows, fit.scale);
-      store(fits_ + (size_t{g} * 2 + 1) * kRows, fit.minimum);
+      float* place = fits_ + size_t{g} * 2 * kRows;
+      const Fit fit = shape_.grids
+                          ? grid_or_fit(group(g), {load(place), load(place + kRows)}, exists_)
+                          : fit_group(group(g));
+      store(place, fit.scale);
+      store(place + kRows, fit.minimum);
       row_scale = higher(row_scale, fit.scale / 63.0F);
       row_scale = higher(row_scale, fit.minimum / (63.0F * kUnit));
     }

@@ -37,6 +37,7 @@ class TileWork {
         matrix_(matrix),
         quantizer_(quantizer),
         turned_(std::max(kTurned, block_size(tensor.info.dtype).elements)),
+        grids_(matrix.format == kernels::WeightFormat::k4 && has_grids(tensor.info.dtype)),
         scratch_(matrix.format, part.columns) {}
 
   [[nodiscard]] bool ok() const { return scratch_.ok(); }
@@ -47,13 +48,14 @@ class TileWork {
     const uint32_t count = std::min(kernels::kTileRows, part_.rows - first);
     if (count < kernels::kTileRows) {
       std::fill_n(scratch_.weights.data(), scratch_.weights.size(), 0.0F);
+      if (grids_) std::fill_n(scratch_.fits.data(), scratch_.fits.size(), 0.0F);
     }
     if (part_.transposed) {
       read_across(first, count);
     } else {
       read(first, count);
     }
-    const TileShape shape{matrix_.format, part_.columns, count};
+    const TileShape shape{matrix_.format, part_.columns, count, grids_};
     return quantizer_(shape, scratch_, matrix_.data.data() + index * matrix_.tile_bytes(),
                       matrix_.row_scales.data() + size_t{first});
   }
@@ -75,6 +77,7 @@ class TileWork {
       const uint32_t width = std::min(turned_, part_.columns - k);
       for (uint32_t r = 0; r < count; ++r) {
         widened(begin + r * stride + k, std::span(rows_[r]).first(width));
+        if (grids_) read_grids(begin + r * stride + k, width, r, k);
       }
       float* out = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
       if (count == kernels::kTileRows) {
@@ -88,6 +91,19 @@ class TileWork {
           for (uint32_t r = 0; r < count; ++r) out[i * kernels::kTileRows + r] = rows_[r][i];
         }
       }
+    }
+  }
+
+  // The grids of `width` elements from `element` on, which are row r's from column k on.
+  void read_grids(uint64_t element, uint32_t width, uint32_t r, uint32_t k) {
+    std::array<GroupGrid, kLongestBlock / arithmetic::kGroup> grids;
+    const auto seen = std::span(grids).first(width / arithmetic::kGroup);
+    const DType dtype = tensor_.info.dtype;
+    block_grids(dtype, tensor_.bytes.data() + bytes_of(dtype, base_ + element), seen);
+    for (size_t i = 0; i < seen.size(); ++i) {
+      float* fit = scratch_.fits.data() + (k / arithmetic::kGroup + i) * 2 * kernels::kTileRows + r;
+      fit[0] = seen[i].scale;
+      fit[kernels::kTileRows] = seen[i].minimum;
     }
   }
 
@@ -117,6 +133,7 @@ class TileWork {
   kernels::PackedMatrix& matrix_;
   TileQuantizer quantizer_;
   uint32_t turned_;
+  bool grids_;
   TileScratch scratch_;
   std::array<std::array<float, kLongestBlock>, kernels::kTileRows> rows_;
 };

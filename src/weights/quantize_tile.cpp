@@ -29,6 +29,19 @@ Tile quantized(TileQuantizer run, const TileShape& shape, TileScratch& scratch) 
   return tile;
 }
 
+// Grids that are used and others that are not.
+void set_grids(const TileShape& shape, TileScratch& scratch) {
+  const uint32_t groups = (shape.columns + arithmetic::kGroup - 1) / arithmetic::kGroup;
+  for (uint32_t g = 0; g < groups; ++g) {
+    for (uint32_t r = 0; r < kTileRows; ++r) {
+      float* fit = scratch.fits.data() + size_t{g} * 2 * kTileRows + r;
+      const bool exists = r < shape.rows;
+      fit[0] = exists ? static_cast<float>(g + r) * 0x1p-6F : 0.0F;
+      fit[kTileRows] = exists ? static_cast<float>(g * r) * 0x1p-5F - 0x1p-6F : 0.0F;
+    }
+  }
+}
+
 // A ragged tile of weights like those of a trained matrix, with a group of zeros and an outlier.
 bool same_as_reference(TileQuantizer run) {
   for (const WeightFormat format : {WeightFormat::k8, WeightFormat::k4, WeightFormat::k6}) {
@@ -43,9 +56,16 @@ bool same_as_reference(TileQuantizer run) {
       }
     }
     scratch.weights[5] = -3.0F;
-    const Tile expected = quantized(quantize_tile_reference, shape, scratch);
-    const Tile found = quantized(run, shape, scratch);
-    if (expected.bytes != found.bytes || expected.row_scales != found.row_scales) return false;
+    for (const bool grids : {false, true}) {
+      TileShape own = shape;
+      own.grids = grids;
+      if (grids && format != WeightFormat::k4) break;
+      if (grids) set_grids(shape, scratch);
+      const Tile expected = quantized(quantize_tile_reference, own, scratch);
+      if (grids) set_grids(shape, scratch);  // which fits may have replaced
+      const Tile found = quantized(run, own, scratch);
+      if (expected.bytes != found.bytes || expected.row_scales != found.row_scales) return false;
+    }
   }
   return true;
 }
@@ -80,8 +100,13 @@ bool quantize_tile_reference(const TileShape& shape, TileScratch& scratch, uint8
   std::vector<uint8_t> quants(columns);
   std::vector<uint8_t> scales((columns + arithmetic::kGroup - 1) / arithmetic::kGroup);
   std::vector<uint8_t> minimums(scales.size());
+  std::vector<GroupGrid> grids(shape.grids ? scales.size() : 0);
   for (uint32_t r = 0; r < shape.rows; ++r) {
     for (uint32_t k = 0; k < columns; ++k) row[k] = scratch.weights[size_t{k} * kTileRows + r];
+    for (size_t g = 0; g < grids.size(); ++g) {
+      const float* fit = scratch.fits.data() + g * 2 * kTileRows + r;
+      grids[g] = {fit[0], fit[kTileRows]};
+    }
     // Written so that NaN counts as too large.
     const bool usable = std::all_of(row.begin(), row.end(), [](float w) {
       return std::fabs(w) <= arithmetic::kMaxRowScale * 127.0F;
@@ -93,7 +118,7 @@ bool quantize_tile_reference(const TileShape& shape, TileScratch& scratch, uint8
         break;
       case WeightFormat::k4:
         kernels::store_row4(matrix, r, quants, scales, minimums,
-                            quantize_row4(row, quants, scales, minimums));
+                            quantize_row4(row, quants, scales, minimums, grids));
         break;
       case WeightFormat::k6:
         kernels::store_row6(matrix, r, quants, scales, quantize_row6(row, quants, scales));

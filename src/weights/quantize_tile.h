@@ -16,6 +16,8 @@ struct TileShape {
   kernels::WeightFormat format = kernels::WeightFormat::k8;
   uint32_t columns = 0;
   uint32_t rows = 0;  ///< 1 to 16; lanes past them hold weights of zero
+  /// 4 bits only: scratch.fits holds the groups' grids (GroupGrid), of lanes past `rows` zeros.
+  bool grids = false;
 };
 
 /// One thread's memory.

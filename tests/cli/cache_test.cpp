@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -115,6 +116,30 @@ TEST_F(Cache, TwoProcessesAtOnceBothAnswer) {
   }
   EXPECT_EQ(entries().size(), 13U) << "something was left behind";
   EXPECT_EQ(logits().out, wanted);
+}
+
+TEST_F(Cache, ProcessesThatLeaveExpertsOnDiskFillOneFolderTogether) {
+  const auto mixture = [&] {
+    return arguments({"-m", source("tests/data/oracle/qwen3_moe"), "--experts-memory", "0",
+                      "--tokens", "1,2,3"});
+  };
+  const std::string wanted =
+      logits({"-m", source("tests/data/oracle/qwen3_moe"), "--cache", "off", "--tokens", "1,2,3"})
+          .out;
+  for (int round = 0; round < 5; ++round) {
+    fs::remove_all(folder_);
+    std::vector<std::unique_ptr<Process>> processes;
+    for (int i = 0; i < 4; ++i) processes.push_back(std::make_unique<Process>(mixture()));
+    for (const auto& process : processes) {
+      const Output output = process->finish();
+      EXPECT_EQ(output.code, 0) << output.err;
+      EXPECT_EQ(output.out, wanted);
+    }
+  }
+  // Nothing half written is left.
+  for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+    EXPECT_NE(entry.path().extension(), ".writing") << entry.path();
+  }
 }
 
 TEST_F(Cache, AProcessKilledAtAnyTimeDoesNoHarm) {

@@ -46,5 +46,27 @@ TEST(Gguf, ModelsSaysWhatItHoldsAndWhatQuantizingItCosts) {
   EXPECT_EQ(folder["models"].size(), 4U);
 }
 
+TEST(Gguf, QualityCountsExpertsHoweverTheyAreStored) {
+  for (const char* name : {"qwen3_moe", "gpt_oss", "qwen3_5_moe", "gpt2", "phi3"}) {
+    const auto object = nlohmann::json::parse(tandem_ok(
+        {"models", source("tests/data/oracle/" + std::string(name)), "--quality", "--json"}));
+    const auto& quality = object["models"][0]["quality"];
+    uint64_t weights = 0;
+    bool experts = false;
+    for (const auto& kind : quality) {
+      const auto text = kind["kind"].get<std::string>();
+      if (text == "all") continue;
+      weights += kind["weights"].get<uint64_t>();
+      experts = experts || text.find("experts") != std::string::npos;
+      // The models lie on a grid that 8 bits hold.
+      EXPECT_LT(kind["relative_error_8"].get<double>(), 1e-6) << name << " " << text;
+      EXPECT_GT(kind["relative_error_4"].get<double>(), 1e-3) << name << " " << text;
+    }
+    EXPECT_EQ(weights, quality.back()["weights"].get<uint64_t>());
+    EXPECT_EQ(experts,
+              std::string(name).find("moe") != std::string::npos || std::string(name) == "gpt_oss");
+  }
+}
+
 }  // namespace
 }  // namespace tandem::cli_test

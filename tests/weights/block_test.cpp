@@ -218,5 +218,44 @@ TEST(Block, FilesOfLlamaCppDecodeAsItDecodesThem) {
   EXPECT_EQ(compared, 3U);
 }
 
+TEST(Blocks, GridsHoldWhatTheBlocksStandFor) {
+  std::mt19937 random(5);
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ4K, DType::kInt4Group}) {
+    ASSERT_TRUE(has_grids(dtype));
+    const BlockSize block = block_size(dtype);
+    size_t found = 0;
+    for (int round = 0; round < 300; ++round) {
+      std::vector<uint8_t> bytes(block.bytes);
+      for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+      // Scales of either sign but moderate size; a zero point of 0 to 15.
+      if (dtype == DType::kInt4Group) {
+        const float scale = round % 2 == 0 ? 0.01F : -0.02F;
+        std::memcpy(bytes.data(), &scale, 4);
+        bytes[4] &= 15;
+        bytes[5] = 0;
+      } else {
+        bytes[1] = static_cast<uint8_t>((bytes[1] & 0x83) | 0x20);
+        bytes[3] = static_cast<uint8_t>((bytes[3] & 0x83) | 0x20);
+      }
+      std::vector<float> values(block.elements);
+      widen_blocks(dtype, reinterpret_cast<const std::byte*>(bytes.data()), values);
+      std::vector<GroupGrid> grids(block.elements / 32);
+      block_grids(dtype, reinterpret_cast<const std::byte*>(bytes.data()), grids);
+      for (size_t g = 0; g < grids.size(); ++g) {
+        if (!(grids[g].scale > 0) || !(grids[g].minimum >= 0)) continue;
+        ++found;
+        for (size_t i = g * 32; i < g * 32 + 32; ++i) {
+          const float q = (values[i] + grids[g].minimum) / grids[g].scale;
+          EXPECT_NEAR(q, std::round(q), 1e-3) << name(dtype);
+          EXPECT_GE(std::round(q), 0);
+          EXPECT_LE(std::round(q), 15);
+        }
+      }
+    }
+    EXPECT_GT(found, 50U) << name(dtype);
+  }
+  EXPECT_FALSE(has_grids(DType::kIq4Nl) || has_grids(DType::kMxfp4) || has_grids(DType::kQ5_0));
+}
+
 }  // namespace
 }  // namespace tandem::weights

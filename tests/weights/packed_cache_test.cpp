@@ -216,12 +216,23 @@ TEST_F(PackedCacheTest, ALockedFileIsLeftToItsWriterAndAnAbandonedOneIsTakenOver
     store(key_, all_);
     EXPECT_FALSE(std::filesystem::exists(file(key_)));
     EXPECT_EQ(read_file(writing), "half of an entry");
+    // Who needs the file at once writes it beside that one.
+    const Digest needed = sha256("needed");
+    const std::string other = file(needed).string() + ".writing";
+    write_file(other, "half of another");
+    const int second = ::open(other.c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(::flock(second, LOCK_EX), 0);
+    EXPECT_TRUE(cache_->store_now(needed, shared(all_)).ok());
+    EXPECT_TRUE(load(needed, all_).has_value());
+    EXPECT_EQ(read_file(other), "half of another");
+    ::close(second);
     ::close(descriptor);
   }
   store(key_, all_);
   EXPECT_TRUE(load(key_, all_).has_value());
   EXPECT_FALSE(std::filesystem::exists(writing));
-  // Another entry's, too, is swept away.
+  // Another entry's, too, is swept away, when a process first looks through the folder.
+  reopen();
   const std::string other = file(sha256("other")).string() + ".writing";
   write_file(other, "half of an entry");
   store(sha256("third"), all_);

@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
 
 #include "arithmetic/dot.h"
+#include "arithmetic/hidden.h"
 #include "base/hash.h"
 #include "weights/dtype.h"
 #include "weights/quantize_tile.h"
@@ -89,6 +92,41 @@ TEST_P(EachSet, GivesTheScalarIntegers) {
           ASSERT_EQ(found.row_scales, expected.row_scales);
         }
       }
+    }
+  }
+}
+
+TEST_P(EachSet, GivesTheScalarIntegersOfGrids) {
+  std::mt19937 random(8);
+  for (const uint32_t columns : {32U, 64U, 96U, 384U}) {
+    for (const uint32_t rows : {16U, 5U}) {
+      TileShape shape{WeightFormat::k4, columns, rows};
+      TileScratch scratch(WeightFormat::k4, columns);
+      ASSERT_TRUE(scratch.ok());
+      std::vector<float> grids(scratch.fits.size());
+      for (uint32_t k = 0; k < columns; ++k) {
+        for (uint32_t r = 0; r < rows; ++r) {
+          // Some that span their sixteen steps, some that don't, some without.
+          const auto kind = static_cast<int>((k / 32 + r) % 5);
+          const float scale = kind == 4 ? 0.0F : 0x1p-7F * static_cast<float>(1 + r);
+          const float minimum = scale * static_cast<float>(kind == 3 ? -2 : 3 * kind);
+          const auto q = static_cast<float>(kind == 2 ? random() % 4 : random() % 8 + random() % 9);
+          scratch.weights[size_t{k} * kTileRows + r] = scale * q - minimum;
+          grids[k / 32 * size_t{2} * kTileRows + r] = scale;
+          grids[(k / 32 * size_t{2} + 1) * kTileRows + r] = minimum;
+        }
+      }
+      const auto with_grids = [&](TileQuantizer quantizer, bool use) {
+        shape.grids = use;
+        std::copy(grids.begin(), grids.end(), scratch.fits.data());
+        return run(quantizer, shape, scratch);
+      };
+      const Tile expected = with_grids(quantize_tile_reference, true);
+      const Tile found = with_grids(GetParam().run, true);
+      ASSERT_TRUE(expected.usable && found.usable);
+      EXPECT_EQ(found.bytes, expected.bytes) << columns << " columns, " << rows << " rows";
+      EXPECT_EQ(found.row_scales, expected.row_scales);
+      EXPECT_NE(with_grids(GetParam().run, false).bytes, expected.bytes);
     }
   }
 }
@@ -180,6 +218,99 @@ TEST(Quantize, AMatrixIsItsRowsWhateverTheThreadsAndTheSlabs) {
       EXPECT_EQ(hash_of(*found), hash_of(expected)) << static_cast<int>(format);
     }
   }
+}
+
+// Root of the mean square of what a matrix is off by, relative to the tensor's.
+double relative_error(const kernels::PackedMatrix& matrix, std::span<const float> values) {
+  std::vector<int32_t> integers(matrix.columns);
+  double error = 0;
+  double squares = 0;
+  for (uint32_t r = 0; r < matrix.rows; ++r) {
+    kernels::load_row(matrix, r, integers);
+    for (uint32_t k = 0; k < matrix.columns; ++k) {
+      const double value = values[size_t{r} * matrix.columns + k];
+      error += std::pow(integers[k] * double{matrix.row_scales[r]} - value, 2);
+      squares += value * value;
+    }
+  }
+  return std::sqrt(error / squares);
+}
+
+TEST(Quantize, BlocksOf4BitsKeepTheirGrids) {
+  constexpr uint32_t kRows = 40;
+  constexpr uint32_t kColumns = 512;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal(0.0F, 0.02F);
+  // Q4_0 as llama.cpp makes it: the largest magnitude is eight steps, of either sign.
+  std::vector<uint8_t> blocks;
+  for (uint32_t block = 0; block < kRows * kColumns / 32; ++block) {
+    std::array<float, 32> x;
+    for (float& value : x) value = normal(random);
+    const float most = *std::ranges::max_element(x, {}, [](float v) { return std::fabs(v); });
+    const uint16_t bits = arithmetic::to_half(most / -8.0F);
+    const float d = arithmetic::from_half(bits);
+    blocks.push_back(static_cast<uint8_t>(bits & 255));
+    blocks.push_back(static_cast<uint8_t>(bits >> 8));
+    const auto nibble = [&](size_t i) {
+      return static_cast<int>(std::clamp(x[i] / d + 8.5F, 0.0F, 15.0F));
+    };
+    for (size_t i = 0; i < 16; ++i) {
+      blocks.push_back(static_cast<uint8_t>(nibble(i) | nibble(i + 16) << 4));
+    }
+  }
+  TensorData stored;
+  stored.info = {"w", DType::kQ4_0, {kRows, kColumns}};
+  stored.bytes = std::as_bytes(std::span(blocks));
+  std::vector<float> values(size_t{kRows} * kColumns);
+  ASSERT_TRUE(widen(DType::kQ4_0, stored.bytes, values).ok());
+  TensorData plain;
+  plain.info = {"w", DType::kF32, {kRows, kColumns}};
+  plain.bytes = std::as_bytes(std::span(values));
+  ThreadPool pool(2);
+  const MatrixPart part{false, 0, kRows, kColumns};
+  const auto kept = quantize_matrix(stored, part, WeightFormat::k4, pool);
+  const auto fitted = quantize_matrix(plain, part, WeightFormat::k4, pool);
+  ASSERT_TRUE(kept.ok() && fitted.ok());
+  EXPECT_LT(relative_error(*kept, values), 0.015);
+  EXPECT_GT(relative_error(*fitted, values), 0.025);
+  // A part that begins in the middle, row by row the same.
+  const auto later = quantize_matrix(stored, {false, 7, 20, kColumns}, WeightFormat::k4, pool);
+  ASSERT_TRUE(later.ok());
+  std::vector<int32_t> one(kColumns);
+  std::vector<int32_t> other(kColumns);
+  for (uint32_t r = 0; r < 20; ++r) {
+    kernels::load_row(*later, r, one);
+    kernels::load_row(*kept, r + 7, other);
+    EXPECT_EQ(one, other);
+    EXPECT_EQ(later->row_scales[r], kept->row_scales[r + 7]);
+  }
+}
+
+TEST(Quantize, AnyBytesAsBlocksOf4BitsGiveScalesInRangeOrAnError) {
+  std::mt19937 random(10);
+  ThreadPool pool(1);
+  size_t usable = 0;
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ4K, DType::kInt4Group}) {
+    for (int round = 0; round < 500; ++round) {
+      std::vector<uint8_t> blocks(bytes_of(dtype, 256));
+      for (uint8_t& byte : blocks) byte = static_cast<uint8_t>(random());
+      // Long runs, so that scales meet weights that don't use them.
+      if (round % 2 == 0) {
+        const size_t from = random() % blocks.size();
+        std::fill(blocks.begin() + static_cast<std::ptrdiff_t>(from), blocks.end(),
+                  static_cast<uint8_t>(round % 4 == 0 ? 0x88 : 0x08));
+      }
+      TensorData stored;
+      stored.info = {"w", dtype, {1, 256}};
+      stored.bytes = std::as_bytes(std::span(blocks));
+      const auto matrix = quantize_matrix(stored, {false, 0, 1, 256}, WeightFormat::k4, pool);
+      if (!matrix.ok()) continue;
+      ++usable;
+      EXPECT_GE(matrix->row_scales[0], arithmetic::kMinRowScale);
+      EXPECT_LE(matrix->row_scales[0], arithmetic::kMaxRowScale);
+    }
+  }
+  EXPECT_GT(usable, 500U);
 }
 
 TEST(Quantize, ATransposedTensorGivesTheSameMatrix) {
