@@ -10,6 +10,7 @@
 #include "cli/profile_report.h"
 #include "cli/session.h"
 #include "kernels/kernels.h"
+#include "model/state_stretch.h"
 
 namespace tandem::cli {
 namespace {
@@ -18,6 +19,7 @@ struct BenchFlags {
   ModelFlags model;
   uint32_t prompt = 512;
   uint32_t generate = 64;
+  uint32_t depth = 0;  ///< positions held before the prompt
   uint32_t repeat = 3;
   bool profile = false;
   bool json = false;
@@ -47,7 +49,7 @@ uint64_t bytes_per_token(Session& session, const BenchFlags& flags) {
   head.learned_positions = false;
   uint64_t bytes = model::ends_bytes(head, session.stage_options().weights);
   bytes += model::bytes_read(config, session.stage_options().weights, 0, config.layers);
-  const uint64_t positions = uint64_t{flags.prompt} + flags.generate / 2;
+  const uint64_t positions = uint64_t{flags.depth} + flags.prompt + flags.generate / 2;
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     const uint64_t window = config.window[layer];
     const uint64_t seen = window == 0 ? positions : std::min(positions, window);
@@ -69,12 +71,36 @@ Result<std::string> isa_used(const std::string& flag) {
   return std::string(backend->isa());
 }
 
+/// Fills the caches with `depth` positions without running that many: what a short prompt left is
+/// repeated. Returns the tokens that the conversation takes them for.
+Result<std::vector<uint32_t>> deepen(ring::Conversation& conversation, const Session& session,
+                                     uint32_t depth) {
+  constexpr uint32_t kRun = 256;
+  ring::GenerateRequest request;
+  request.max_tokens = 1;
+  for (uint32_t i = 0; i < std::min(depth, kRun); ++i) {
+    request.prompt.push_back(
+        static_cast<uint32_t>(arithmetic::random_at(1, i) % session.config().vocab));
+  }
+  TANDEM_TRY(conversation.generate(request));
+  const model::StateIdentity own;  // of this process alone
+  TANDEM_ASSIGN(model::StateFile file, conversation.save(own));
+  const size_t run = file.tokens.size();
+  TANDEM_ASSIGN(file.state, model::stretch_state(file.state, session.config(), depth));
+  for (uint32_t i = static_cast<uint32_t>(run); i < depth; ++i) {
+    file.tokens.push_back(file.tokens[i % run]);
+  }
+  TANDEM_TRY(conversation.load(file, own));
+  return std::move(file.tokens);
+}
+
 Result<Bench> measure(const BenchFlags& flags) {
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
-  const uint64_t positions = uint64_t{flags.prompt} + flags.generate;
+  const uint64_t positions = uint64_t{flags.depth} + flags.prompt + flags.generate;
   if (positions > model.config.context) {
     return invalid(std::to_string(positions) + " tokens do not fit the model's context of " +
-                   std::to_string(model.config.context) + "; use a smaller --prompt or --generate");
+                   std::to_string(model.config.context) +
+                   "; use a smaller --depth, --prompt or --generate");
   }
   Session::Options options;
   options.context = static_cast<uint32_t>(positions);
@@ -83,6 +109,10 @@ Result<Bench> measure(const BenchFlags& flags) {
   session.finish_cache();  // or it would be written while something is measured
   ring::Conversation conversation = session.conversation(nullptr);
   Bench result;
+  std::vector<uint32_t> before;
+  if (flags.depth != 0) {
+    TANDEM_ASSIGN(before, deepen(conversation, session, flags.depth));
+  }
   std::vector<double> prefill;
   std::vector<double> decode;
   std::vector<double> pass;
@@ -92,6 +122,7 @@ Result<Bench> measure(const BenchFlags& flags) {
     line.show("rounds", round, flags.repeat + 1);
     ring::GenerateRequest request;
     request.max_tokens = flags.generate;
+    request.prompt = before;
     // Other tokens each round, so that nothing of the round before can be used again.
     for (uint32_t i = 0; i < flags.prompt; ++i) {
       request.prompt.push_back(
@@ -179,6 +210,8 @@ int bench_command(Arguments arguments) {
   own.model.add_all(flags);
   flags.add("--prompt", "N", own.prompt, 1, 1'000'000, "tokens of the prompt (default: 512)");
   flags.add("--generate", "N", own.generate, 2, 1'000'000, "tokens to generate (default: 64)");
+  flags.add("--depth", "N", own.depth, 1, 1'000'000,
+            "positions held before the prompt (default: 0), filled by repeating a short one's");
   flags.add("--repeat", "N", own.repeat, 1, 100, "rounds (default: 3)");
   flags.add("--profile", own.profile, "show what each part of a pass takes, beside the limits");
   flags.add("--json", own.json, "print one JSON object");
@@ -190,6 +223,9 @@ int bench_command(Arguments arguments) {
   }
   if (own.profile && (own.model.local != 0 || !own.model.workers.empty())) {
     return flags.wrong_use("--profile looks at one process: it goes without --local and --workers");
+  }
+  if (own.depth != 0 && (own.model.local != 0 || !own.model.workers.empty())) {
+    return flags.wrong_use("--depth fills one process: it goes without --local and --workers");
   }
   own.model.table = false;
   const auto bench = measure(own);

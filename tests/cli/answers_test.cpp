@@ -203,6 +203,20 @@ TEST(Bench, HasTheIssuesKeys) {
   }
 }
 
+TEST(Bench, AtADepthATokenReadsThatManyPositionsMore) {
+  const auto bytes = [](const std::string& depth) {
+    const json object = json::parse(tandem_ok({"bench", "--json", "--prompt", "8", "--generate",
+                                               "4", "--repeat", "1", "--depth", depth}));
+    EXPECT_GT(object["decode_tokens_per_second"].get<double>(), 0);
+    return object["bytes_per_token"].get<uint64_t>();
+  };
+  const json model =
+      json::parse(tandem_ok({"models", "--json", source("models/storyteller")}))["models"][0];
+  EXPECT_EQ(bytes("900") - bytes("300"), 600 * model["kv_bytes_per_position"].get<uint64_t>());
+  EXPECT_EQ(tandem({"bench", "--depth", "300", "--local", "2"}).code, 2);
+  EXPECT_EQ(tandem({"bench", "--depth", "5000"}).code, 1) << "more than the model's context";
+}
+
 TEST(Verify, EveryKernelOfThisMachineGivesTheReferencesBits) {
   const json object = json::parse(tandem_ok({"verify", "--json"}));
   EXPECT_EQ(object["ok"], true);

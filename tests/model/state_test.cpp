@@ -8,8 +8,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "kernels/recurrent.h"
+#include "model/state_stretch.h"
 #include "model/support.h"
 
 namespace tandem::model {
@@ -164,6 +166,42 @@ TEST_P(State, GoesOnElsewhereFromItsBytes) {
     const uint32_t next = copy->length();
     EXPECT_EQ(other.logits(*copy, std::span(tokens_).subspan(next, 1)), logits_[next]);
   }
+}
+
+TEST_P(State, IsMadeLongerByRepeatingIt) {
+  constexpr uint32_t kHeld = 20;
+  constexpr uint32_t kLength = 47;
+  auto sequence = model_.stage->new_sequence();
+  run(*sequence, kHeld, 16);
+  const auto bytes = sequence->write();
+  ASSERT_TRUE(bytes.ok());
+  const auto longer = stretch_state(*bytes, files_.config, kLength);
+  if (std::string_view(GetParam()) != "qwen3") {
+    ASSERT_FALSE(longer.ok()) << "windows and recurrent states don't grow like that";
+    EXPECT_EQ(longer.error().kind, ErrorKind::kUnsupported);
+    return;
+  }
+  ASSERT_TRUE(longer.ok()) << longer.error().message;
+  auto copy = model_.stage->new_sequence();
+  const Status status = copy->read(*longer);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  ASSERT_EQ(copy->length(), kLength);
+  EXPECT_EQ(*copy->write(), *longer);
+  EXPECT_EQ(model_.logits(*copy, std::span(tokens_).subspan(0, 1)).size(), files_.config.vocab);
+  ASSERT_TRUE(copy->rollback(kHeld).ok());
+  expect_at(*copy, kHeld, "what was held is still in front");
+  // Each layer's positions come round again after kHeld of them.
+  constexpr size_t kHead = 12;
+  const size_t layer = (longer->size() - kHead) / files_.config.layers;
+  const size_t position = layer / kLength;
+  for (uint32_t i = 0; i < files_.config.layers; ++i) {
+    const std::byte* own = longer->data() + kHead + i * layer;
+    EXPECT_EQ(std::memcmp(own, own + kHeld * position, (kLength - kHeld) * position), 0) << i;
+    EXPECT_EQ(std::memcmp(own, bytes->data() + kHead + i * kHeld * position, kHeld * position), 0);
+  }
+  EXPECT_FALSE(stretch_state(*bytes, files_.config, kHeld - 1).ok()) << "shorter";
+  EXPECT_FALSE(stretch_state(std::span(*bytes).first(bytes->size() - 2), files_.config, 47).ok());
+  EXPECT_FALSE(stretch_state({}, files_.config, 47).ok()) << "nothing";
 }
 
 TEST_P(State, RefusesBytesThatAreNone) {
