@@ -71,7 +71,7 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   struct alignas(64) Range {
     std::atomic<uint64_t> taken{0};  ///< pieces of it; more than it has once it is done
   };
-  std::vector<Range> ranges_;  ///< one a thread, the caller's first
+  std::vector<Range> ranges_;        ///< one a thread, the caller's first
   std::atomic<uint32_t> places_{1};  ///< given to threads
   alignas(64) WaitedNumber generation_;
   // Helpers inside a loop, and whether they may still enter it. A helper that the system has not
