@@ -1,7 +1,6 @@
 // tandem worker: lends this process's memory and cores to hosts.
 #include "ring/worker.h"
 
-#include <poll.h>
 #include <signal.h>
 
 #include <chrono>
@@ -9,26 +8,9 @@
 #include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/session.h"
+#include "cli/signals.h"
 
 namespace tandem::cli {
-namespace {
-
-/// Sleeps until a signal asks to end.
-void wait_for_signal() {
-  sigset_t blocked;
-  sigset_t before;
-  sigemptyset(&blocked);
-  sigaddset(&blocked, SIGINT);
-  sigaddset(&blocked, SIGTERM);
-  // Blocked while the flag is looked at, so that no signal comes between the look and the sleep.
-  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
-  sigdelset(&before, SIGINT);
-  sigdelset(&before, SIGTERM);
-  while (!cancel_flag()) ::ppoll(nullptr, 0, nullptr, &before);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-}  // namespace
 
 int worker_command(Arguments arguments) {
   std::string listen = "127.0.0.1:7000";

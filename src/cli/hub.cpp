@@ -1,0 +1,46 @@
+// tandem hub: the meeting point of rooms and devices.
+#include "hub/server/hub.h"
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/output.h"
+#include "cli/signals.h"
+#include "hub/client.h"
+
+namespace tandem::cli {
+
+int hub_command(Arguments arguments) {
+  hub::HubOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(hub::kDefaultHubPort);
+  std::string data = (hub::Home::usual_folder() / "hub").string();
+  std::string models;
+  bool no_mdns = false;
+  Flags flags("hub", "[--listen HOST:PORT] [FLAGS]",
+              "Runs the hub that devices find each other through: rooms, jobs, files, a relay. It\n"
+              "sees nothing of a conversation. Prints its address once it listens.");
+  flags.add("--listen", "HOST:PORT", options.listen,
+            "address to listen at (default: 127.0.0.1:7443); port 0 chooses one");
+  flags.add("--data", "DIR", data, "folder of its store and certificate");
+  flags.add("--store", "URL", options.store,
+            "postgresql://… : several hubs over one database (default: SQLite in --data);\n"
+            "a password is better in PGPASSWORD or ~/.pgpass than here");
+  flags.add("--tls", "CERT,KEY", options.tls,
+            "PEM files of its certificate and key, or 'self' (default): one of its own, whose\n"
+            "fingerprint is part of its address and of invite links");
+  flags.add("--models", "DIR", models, "serve the files of the models in DIR to devices");
+  flags.add("--no-mdns", no_mdns, "don't answer those who look for a hub on the local network");
+  flags.add_example("tandem hub");
+  flags.add_example("tandem hub --listen 0.0.0.0:7443 --models ~/models");
+  if (const auto code = flags.parse(arguments)) return *code;
+  options.data = data;
+  options.models = models;
+  options.mdns = !no_mdns;
+  options.log = [](const std::string& line) { note("hub: " + line + "\n"); };
+  auto running = hub::Hub::start(std::move(options));
+  if (!running.ok()) return fail("hub", running.error());
+  write_out("hub listening at " + (*running)->address().text() + "\n");
+  wait_for_signal();
+  return kSuccess;
+}
+
+}  // namespace tandem::cli
