@@ -6,6 +6,7 @@
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "hub/client.h"
+#include "hub/mdns.h"
 
 namespace tandem::cli {
 
@@ -15,6 +16,7 @@ int hub_command(Arguments arguments) {
   std::string data = (hub::Home::usual_folder() / "hub").string();
   std::string models;
   bool no_mdns = false;
+  bool find = false;
   Flags flags("hub", "[--listen HOST:PORT] [FLAGS]",
               "Runs the hub that devices find each other through: rooms, jobs, files, a relay. It\n"
               "sees nothing of a conversation. Prints its address once it listens.");
@@ -29,9 +31,18 @@ int hub_command(Arguments arguments) {
             "fingerprint is part of its address and of invite links");
   flags.add("--models", "DIR", models, "serve the files of the models in DIR to devices");
   flags.add("--no-mdns", no_mdns, "don't answer those who look for a hub on the local network");
+  flags.add("--find", find,
+            "look for hubs on the local network instead, and print their addresses");
   flags.add_example("tandem hub");
   flags.add_example("tandem hub --listen 0.0.0.0:7443 --models ~/models");
   if (const auto code = flags.parse(arguments)) return *code;
+  if (find) {
+    const auto hubs = hub::find_hubs(std::chrono::milliseconds(1500));
+    if (!hubs.ok()) return fail("hub", hubs.error());
+    for (const hub::HubAddress& one : *hubs) write_out(one.text() + "\n");
+    if (hubs->empty()) note("no hub answers on the local network\n");
+    return hubs->empty() ? kFailure : kSuccess;
+  }
   options.data = data;
   options.models = models;
   options.mdns = !no_mdns;

@@ -8,6 +8,7 @@ namespace tandem::hub {
 namespace {
 
 constexpr size_t kMaxHeader = 32768;
+constexpr uint64_t kMaxRefusal = 65536;
 constexpr auto kKept = std::chrono::seconds(60);  // the hub closes after 75 s
 
 std::string_view trimmed(std::string_view text) {
@@ -126,9 +127,11 @@ Result<HttpAnswer> HttpClient::exchange(const HttpRequest& request, Clock::time_
   TANDEM_ASSIGN(HttpAnswer answer, parse_answer_header(std::string_view(held).substr(0, end + 4)));
   held.erase(0, end + 4);
   TANDEM_ASSIGN(const uint64_t length, body_length(answer));
-  if (length > request.limit) {
+  // A refusal's reason may be longer than what was asked for.
+  const uint64_t limit = answer.status < 400 ? request.limit : std::max(request.limit, kMaxRefusal);
+  if (length > limit) {
     return invalid("the answer has " + std::to_string(length) + " bytes; expected at most " +
-                   std::to_string(request.limit));
+                   std::to_string(limit));
   }
   if (answer.status == 101) {
     answer.body = std::move(held);

@@ -90,8 +90,8 @@ class RequestReader {
   State feed(std::string_view bytes, size_t& used);
   /// Header fields, path and query; from kHeader on.
   [[nodiscard]] const Request& request() const { return request_; }
-  /// With kHeader: how long the body may be.
-  void limit_body(uint64_t bytes);
+  /// With kHeader: how long the body may be. False, and status() set, if it announces more.
+  bool limit_body(uint64_t bytes);
   /// The request with its body; after kDone, once.
   Request take();
   [[nodiscard]] bool expects_continue() const;

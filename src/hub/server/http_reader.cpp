@@ -15,7 +15,8 @@ struct RequestReader::Parser {
 
 RequestReader::RequestReader() : parser_(std::make_unique<Parser>()) {
   parser_->parser.header_limit(kMaxHeaderBytes);
-  parser_->parser.body_limit(kMaxBodyBytes);
+  // Checked against the announced length when the header ends, before limit_body() can be called.
+  parser_->parser.body_limit(kMaxFileBytes);
 }
 RequestReader::~RequestReader() = default;
 RequestReader::RequestReader(RequestReader&&) noexcept = default;
@@ -26,8 +27,14 @@ RequestReader::State RequestReader::bad(int status) {
   return State::kBad;
 }
 
-void RequestReader::limit_body(uint64_t bytes) {
-  parser_->parser.body_limit(bytes);
+bool RequestReader::limit_body(uint64_t bytes) {
+  const auto announced = parser_->parser.content_length();
+  if (announced && *announced > bytes) {
+    status_ = 413;
+    return false;
+  }
+  if (!announced) parser_->parser.body_limit(bytes);
+  return true;
 }
 
 bool RequestReader::expects_continue() const {
@@ -65,7 +72,6 @@ RequestReader::State RequestReader::feed(std::string_view bytes, size_t& used) {
       request_.if_none_match = text(http::field::if_none_match);
       request_.upgrade = text(http::field::upgrade);
       request_.keep_alive = message.keep_alive();
-      if (parser.content_length().value_or(0) > kMaxFileBytes) return bad(413);
       return State::kHeader;
     }
     if (parser.is_done()) return State::kDone;

@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "hub/identity.h"
+#include "hub/mdns.h"
 #include "hub/server/core.h"
 #include "hub/server/signals.h"
 
@@ -205,14 +206,15 @@ struct Hub::State final : App {
 
   Response run(const Request& request, Who who, Response (*handler)(Call&));
   void keep();
+  void announce();
   void heard(const std::string& subject);
   static std::string hash_of(const Request& request);
 
   Core core;
   std::unique_ptr<Server> server;
+  std::unique_ptr<MdnsResponder> responder;
   std::string fingerprint;  ///< if the certificate is the hub's own
-  std::string listen_host;
-  std::mutex mutex;  ///< guards stop
+  std::mutex mutex;         ///< guards stop
   std::condition_variable wake;
   bool stop = false;
   std::thread keeper;
@@ -289,6 +291,27 @@ void Hub::State::keep() {
   }
 }
 
+void Hub::State::announce() {
+  const std::string listening = server->host();
+  const bool all = listening == "0.0.0.0" || listening == "::";
+  const std::string address = all ? reachable_address() : listening;
+  in_addr bytes{};
+  if (::inet_pton(AF_INET, address.c_str(), &bytes) != 1) return;  // IPv6 only: not announced
+  MdnsHub hub;
+  for (const char c : core.machine.substr(0, core.machine.find('.'))) {
+    hub.instance += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
+  }
+  if (hub.instance.empty()) hub.instance = "tandem-hub";
+  hub.address.assign(reinterpret_cast<const char*>(&bytes.s_addr), 4);
+  hub.port = server->port();
+  hub.fingerprint = fingerprint;
+  auto started = MdnsResponder::start(std::move(hub), all ? "" : address);
+  if (!started.ok()) {
+    return core.log(started.error().message + "; the hub can't be found on the local network");
+  }
+  responder = std::move(*started);
+}
+
 Hub::Hub(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Hub::~Hub() = default;
 
@@ -324,6 +347,7 @@ Result<std::unique_ptr<Hub>> Hub::start(HubOptions options) {
   if (given.tls == "self") {
     TANDEM_ASSIGN(state->fingerprint, certificate_fingerprint(certificate.certificate_pem));
   }
+  if (given.mdns) running.announce();
   state->keeper = std::thread([&running] { running.keep(); });
   return std::unique_ptr<Hub>(new Hub(std::move(state)));
 }

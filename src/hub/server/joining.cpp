@@ -78,12 +78,23 @@ Result<Response> admit(Connection& connection, Core& core, const Asked& asked,
   return reply(body);
 }
 
-Result<bool> proves_key(Connection& connection, const Asked& asked, const RoomRow& room,
-                        const std::string& device) {
+/// Takes a challenge out of the store: true if it was there. A transaction of its own, since what
+/// follows may be refused and rolled back.
+Result<bool> use_nonce(Core& core, const std::string& nonce) {
+  bool there = false;
+  const Status status = core.database->transaction([&](Connection& connection) -> Status {
+    TANDEM_TRY(connection.run("DELETE FROM challenges WHERE nonce = $1 AND until > $2",
+                              {nonce, now_ms()}));
+    there = connection.changes() == 1;
+    return {};
+  });
+  TANDEM_TRY(status);
+  return there;
+}
+
+/// Whether the proof is that of the room's key, for a nonce that was just used.
+bool proves_key(const Asked& asked, const RoomRow& room, const std::string& device) {
   if (!asked.nonce || !asked.proof) return false;
-  TANDEM_TRY(connection.run("DELETE FROM challenges WHERE nonce = $1 AND until > $2",
-                            {*asked.nonce, now_ms()}));
-  if (connection.changes() != 1) return false;
   const auto signature = from_base64url(*asked.proof);
   const auto key = from_base64url(room.verifier);
   const std::string message = "tandem join " + room.code + " " + device + " " + *asked.nonce;
@@ -133,6 +144,14 @@ Response join_room(Call& call) {
   }
   const auto code = parse_code(call.request.path.at(2));
   if (code.ok()) asked.code = *code;
+  if (asked.proof && asked.nonce) {
+    const auto used = use_nonce(core, *asked.nonce);
+    if (!used.ok()) {
+      core.log(used.error().message);
+      return refusal(503, "io", "the hub's store does not answer; try again");
+    }
+    if (!*used) asked.nonce.reset();
+  }
   bool guessed = false;  // counted outside the transaction, which may run several times
   Response response = respond(core, [&](Connection& connection) -> Result<Response> {
     guessed = false;
@@ -143,8 +162,8 @@ Response join_room(Call& call) {
     }
     TANDEM_ASSIGN(const auto before, find_member(connection, asked.code, device));
     if (asked.proof) {
-      TANDEM_ASSIGN(const bool proven, proves_key(connection, asked, *room, device));
-      if (proven) return admit(connection, core, asked, device, before, false);
+      if (proves_key(asked, *room, device))
+        return admit(connection, core, asked, device, before, false);
       guessed = true;
       return refusal(403, "forbidden", "the link's key is not that of the room");
     }

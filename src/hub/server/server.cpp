@@ -35,6 +35,8 @@ constexpr auto kHeaderTime = seconds(10);  // from a request's first byte to the
 constexpr auto kBodyTime = seconds(60);
 constexpr auto kWriteTime = seconds(60);  // for a response, and for each piece of a file
 constexpr int64_t kMaxWait = 60;
+constexpr auto kDrainTime = seconds(5);
+constexpr size_t kDrainBytes = 16 << 20;
 constexpr size_t kFilePiece = 256 << 10;
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
@@ -149,16 +151,30 @@ asio::awaitable<bool> Server::State::read_request(std::shared_ptr<TlsStream> str
                                                   std::string& held, RequestReader& reader) {
   for (;;) {
     size_t used = 0;
-    const auto state = reader.feed(held, used);
+    auto state = reader.feed(held, used);
     held.erase(0, used);
+    if (state == RequestReader::State::kHeader &&
+        !reader.limit_body(app.body_limit(reader.request()))) {
+      state = RequestReader::State::kBad;
+    }
     if (state == RequestReader::State::kDone) co_return true;
     if (state == RequestReader::State::kBad) {
-      const Response bad = refusal(reader.status(), "invalid", "this is no request of HTTP/1.1");
+      const Response bad = refusal(reader.status(), "invalid",
+                                   reader.status() == 400 ? "this is no request of HTTP/1.1"
+                                                          : "the header or the body is too long");
       co_await send(stream, bad, false);
+      co_await stream->finish();
+      // A connection that is closed with bytes unread is reset, and the answer lost with it.
+      stream->set_deadline(kDrainTime);
+      for (size_t drained = 0; drained < kDrainBytes;) {
+        held.clear();
+        const int count = co_await stream->read(held);
+        if (count <= 0) break;
+        drained += static_cast<size_t>(count);
+      }
       co_return false;
     }
     if (state == RequestReader::State::kHeader) {
-      reader.limit_body(app.body_limit(reader.request()));
       stream->set_deadline(kBodyTime);
       if (reader.expects_continue()) {
         const bool written = co_await stream->write("HTTP/1.1 100 Continue\r\n\r\n");
