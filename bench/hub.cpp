@@ -205,7 +205,7 @@ asio::awaitable<void> Simulation::prepare_some(size_t first) {
 asio::awaitable<void> Simulation::beat(size_t i) {
   asio::steady_timer timer(io);
   // Devices come at random; here they are spread evenly over the 15 s.
-  timer.expires_after(kBeat * i / devices);
+  timer.expires_after(std::chrono::microseconds(kBeat) * i / devices);
   const std::string report =
       Json{{"memory", 8589934592}, {"free_memory", 4294967296}, {"battery", 80}, {"n", i}}.dump();
   for (;;) {
