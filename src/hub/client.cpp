@@ -154,7 +154,11 @@ Result<Joined> Client::join(const RoomLink& link, const Identity& identity, cons
   }
   std::string target = "/v1/rooms/" + link.code + "/join";
   if (wait_s > 0) target += "?wait=" + std::to_string(wait_s);
-  TANDEM_ASSIGN(const Json answer, call("POST", target, body, wait_s));
+  TANDEM_ASSIGN(Json answer, call("POST", target, body, wait_s));
+  // The first time is answered at once: now the host knows. The second waits for what it says.
+  if (status_ == 202 && wait_s > 0) {
+    TANDEM_ASSIGN(answer, call("POST", target, body, wait_s));
+  }
   Joined joined;
   if (answer.is_null() || string_of(answer, "state") != "in") return joined;
   joined.in = true;

@@ -20,7 +20,7 @@ namespace tandem::hub {
 using Json = nlohmann::json;
 
 /// What joining led to.
-struct Joined {
+struct Joined {        // NOLINT(bugprone-exception-escape): of the JSON library's own checks
   bool in = false;     ///< false: in the lobby; ask again with `wait`
   std::string pass;    ///< given once to a device that came through the lobby: keep it
   std::string sealed;  ///< what the host sent along when it allowed the device; or empty

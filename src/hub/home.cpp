@@ -68,7 +68,7 @@ Status Home::locked(const std::function<Status()>& work) const {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return Error{ErrorKind::kIo, path.string() + ": " + std::strerror(errno)};
   ::flock(fd, LOCK_EX);
-  const Status status = work();
+  Status status = work();
   ::close(fd);
   return status;
 }
@@ -117,7 +117,7 @@ Result<Client> Home::connect(HubAddress hub, const std::string& name,
       one["fingerprint"] = hub.fingerprint;
     });
   });
-  TANDEM_TRY(status);
+  if (!status.ok()) return status.error();
   return std::move(*client);
 }
 

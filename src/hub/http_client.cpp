@@ -18,14 +18,17 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::string header_of(const HttpRequest& request, const HubAddress& hub) {
-  std::string text =
-      request.method + " " + request.target + " HTTP/1.1\r\nHost: " + hub.authority() + "\r\n";
+  std::string text = request.method;
+  text.append(" ").append(request.target).append(" HTTP/1.1\r\nHost: ");
+  text.append(hub.authority()).append("\r\n");
   if (!request.token.empty()) text += "Authorization: Bearer " + request.token + "\r\n";
   if (!request.body.empty()) text += "Content-Type: " + request.content_type + "\r\n";
   if (!request.body.empty() || request.method == "POST" || request.method == "PUT") {
     text += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   }
-  for (const auto& [name, value] : request.fields) text += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : request.fields) {
+    text.append(name).append(": ").append(value).append("\r\n");
+  }
   return text + "\r\n";
 }
 

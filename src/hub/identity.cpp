@@ -199,7 +199,7 @@ Result<Identity> Identity::open(const fs::path& folder) {
   const int fd = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return io_error(lock, "can't open the file");
   ::flock(fd, LOCK_EX);
-  const auto result = [&]() -> Result<Identity> {
+  auto result = [&]() -> Result<Identity> {
     const fs::path key_path = folder / "identity.pem";
     const fs::path certificate_path = folder / "certificate.pem";
     auto key_pem = read_small_file(key_path, 65536, true);

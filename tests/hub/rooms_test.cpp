@@ -95,8 +95,16 @@ TEST_P(Rooms, TheLobbyAsksTheHostAndAPassReturnsWithoutAsking) {
   EXPECT_EQ(seen["members"].size(), 1U);
 
   Joined joined;
+  Device late(hub->address(), "late");
   std::thread waiting(
       [&] { joined = must(guest.client.join(bare, guest.home.identity(), "guest", "", 50)); });
+  std::thread arriving([&] {
+    EXPECT_TRUE(must(late.client.join(bare, late.home.identity(), "guest", "", 50)).in)
+        << "asks and waits in one call";
+  });
+  EXPECT_TRUE(
+      wait_until([&] { return host.client.answer_lobby(room.code, late.id(), true, "").ok(); }));
+  arriving.join();
   must(host.client.answer_lobby(room.code, guest.id(), true, "sealed words"));
   must(host.client.answer_lobby(room.code, other.id(), false, ""));
   waiting.join();
@@ -229,7 +237,11 @@ TEST_P(Rooms, HostsPlaceAndCloseAndOthersDoNot) {
   must(host.client.place(room.code, worker.id(), {{"layers", "0-3"}}));
   EXPECT_EQ(must(worker.client.room(room.code))["members"][1]["placement"]["layers"], "0-3");
   EXPECT_FALSE(worker.client.close_room(room.code).ok());
+  const int64_t after = must(worker.client.room(room.code))["events"].get<int64_t>();
+  std::thread waiting([&] { EXPECT_FALSE(worker.client.room_events(room.code, after, 50).ok()); });
   must(host.client.close_room(room.code));
+  waiting.join();
+  EXPECT_EQ(worker.client.status(), 404);
   EXPECT_FALSE(worker.client.room(room.code).ok());
 }
 

@@ -209,7 +209,7 @@ Result<std::optional<Caller>> find_caller(Core& core, const std::string& authori
     }
     return {};
   });
-  TANDEM_TRY(looked);
+  if (!looked.ok()) return looked.error();
   if (caller.has_value()) core.callers.put(hash, *caller);
   return caller;
 }

@@ -258,7 +258,7 @@ Status flush_presence(Core& core) {
       }
       return {};
     });
-    TANDEM_TRY(written);
+    if (!written.ok()) return written.error();
   }
 }
 

@@ -75,6 +75,10 @@ Status remove_old(Core& core) {
     TANDEM_ASSIGN(const Rows rooms,
                   connection.run("SELECT code FROM rooms WHERE touched < $1", {now - kOldRoomMs}));
     for (const Row& row : rooms) TANDEM_TRY(remove_room(connection, text_of(row, 0)));
+    TANDEM_TRY(
+        connection.run("DELETE FROM scopes WHERE scope LIKE 'room:%' AND scope NOT IN "
+                       "(SELECT 'room:' || code FROM rooms)",
+                       {}));
     return {};
   });
 }

@@ -140,7 +140,9 @@ std::string header_of(const Response& response, bool keep_alive) {
     text += "Content-Type: " + response.content_type +
             "\r\nContent-Length: " + std::to_string(length) + "\r\n";
   }
-  for (const auto& [name, value] : response.fields) text += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : response.fields) {
+    text.append(name).append(": ").append(value).append("\r\n");
+  }
   if (response.status != 101) {
     text += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
   }

@@ -93,10 +93,9 @@ bool matches(const char* pattern, const std::vector<std::string>& path) {
 
 const Route* find_route(const Request& request, bool& other_method) {
   other_method = false;
-  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
   for (const Route& route : kRoutes) {
     if (!matches(route.path, request.path)) continue;
-    if (method == route.method) return &route;
+    if (request.method == route.method) return &route;
     other_method = true;
   }
   return nullptr;
@@ -251,9 +250,7 @@ Response Hub::State::run(const Request& request, Who who, Response (*handler)(Ca
     if (wait > 0) return too_many("too many requests of one device", wait);
   }
   if (!request.body.empty()) call.body = parse_json(request.body);
-  Response response = handler(call);
-  if (request.method == "HEAD") response.body.clear();
-  return response;
+  return handler(call);
 }
 
 void Hub::State::heard(const std::string& subject) {

@@ -180,8 +180,7 @@ Response lease_job(Call& call) {
 }
 
 Response show_job(Call& call) {
-  return respond(call.core, [&](Connection& connection) -> Result<Response> {
-    TANDEM_TRY(expire(connection, ""));
+  return respond_reading(call.core, [&](Connection& connection) -> Result<Response> {
     return show(connection, call,
                 [&](const Row& row) -> Result<Response> { return reply(job_json(row, false)); });
   });

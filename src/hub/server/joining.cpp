@@ -88,7 +88,7 @@ Result<bool> use_nonce(Core& core, const std::string& nonce) {
     there = connection.changes() == 1;
     return {};
   });
-  TANDEM_TRY(status);
+  if (!status.ok()) return status.error();
   return there;
 }
 

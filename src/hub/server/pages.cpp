@@ -39,7 +39,7 @@ Result<Counts> count_all(Core& core) {
     TANDEM_TRY(one("SELECT count(*) FROM jobs WHERE state = 'leased'", counts.leased));
     return one("SELECT COALESCE(SUM(size), 0) FROM files", counts.file_bytes);
   });
-  TANDEM_TRY(counted);
+  if (!counted.ok()) return counted.error();
   return counts;
 }
 

@@ -14,7 +14,9 @@ constexpr int64_t kMaxRoomsOfDevice = 32;
 constexpr size_t kMaxSpec = 4096;
 constexpr size_t kMaxPlacement = 4096;
 constexpr size_t kMaxEvent = 65536;
-constexpr int64_t kHostSilentMs = 15000;
+constexpr int64_t kHostSilentMs =
+    40000;  ///< a heartbeat, what another hub has not written yet, and slack
+constexpr int64_t kMemberSilentMs = 120000;  ///< no candidates for host
 
 Result<Response> create(Connection& connection, Call& call, const std::string& verifier,
                         const std::string& spec) {
@@ -73,7 +75,7 @@ Status elect(Connection& connection, Core& core, const std::string& code,
   const Json* best = nullptr;
   for (const Json& member : room["members"]) {
     if (member["device"] == without || member["role"] == "guest") continue;
-    if (now_ms() - member["seen"].get<int64_t>() > kHostSilentMs * 3) continue;
+    if (now_ms() - member["seen"].get<int64_t>() > kMemberSilentMs) continue;
     if (best == nullptr || better_host(member, *best)) best = &member;
   }
   const std::string chosen = best == nullptr ? "" : (*best)["device"].get<std::string>();
@@ -215,12 +217,11 @@ Response show_room(Call& call) {
 }
 
 Status remove_room(Connection& connection, const std::string& code) {
-  TANDEM_TRY(add_event(connection, "room:" + code, "closed", "", "", Json::object()));
   TANDEM_TRY(connection.run("DELETE FROM room_members WHERE room = $1", {code}));
   TANDEM_TRY(connection.run("DELETE FROM jobs WHERE room = $1", {code}));
   TANDEM_TRY(connection.run("DELETE FROM events WHERE scope = $1", {"room:" + code}));
   TANDEM_TRY(connection.run("DELETE FROM rooms WHERE code = $1", {code}));
-  return {};
+  return connection.notify("room:" + code);  // who waits there asks again and finds no room
 }
 
 Response close_room(Call& call) {
@@ -287,7 +288,7 @@ Response choose_host(Call& call) {
           now_ms() - last_sighting(call.core, room.host, stored, "{}").seen > kHostSilentMs;
       const bool own = call.caller.device == room.host || call.caller.device == room.creator;
       if (!silent && !own) {
-        return refusal(409, "conflict", "the room's host was heard of less than 15 s ago");
+        return refusal(409, "conflict", "the room's host was heard of less than 40 s ago");
       }
       TANDEM_TRY(elect(connection, call.core, room.code, silent ? room.host : ""));
       TANDEM_ASSIGN(const auto after, find_room(connection, room.code));

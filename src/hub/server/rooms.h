@@ -26,7 +26,7 @@ Result<Json> room_json(Connection& connection, Core& core, const std::string& co
 /// if that is needed; else the response is a refusal.
 Result<Response> in_room(Connection& connection, const Call& call, bool host_only,
                          const std::function<Result<Response>(const RoomRow&)>& work);
-/// Removes a room and tells its members.
+/// Removes a room; members that wait for its events find that there is none.
 Status remove_room(Connection& connection, const std::string& code);
 
 }  // namespace tandem::hub
