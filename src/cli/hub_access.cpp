@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kMaxSecret = 4096;
 
-std::string trimmed(std::string text) {
+std::string trimmed(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return "";
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
@@ -21,12 +21,12 @@ std::string trimmed(std::string text) {
 
 Result<std::string> secret_argument(const std::string& given) {
   if (given == "-") {
-    TANDEM_ASSIGN(std::string text, read_input(kMaxSecret));
-    return trimmed(std::move(text));
+    TANDEM_ASSIGN(const std::string text, read_input(kMaxSecret));
+    return trimmed(text);
   }
   if (given.starts_with('@')) {
-    TANDEM_ASSIGN(std::string text, hub::read_small_file(given.substr(1), kMaxSecret, false));
-    return trimmed(std::move(text));
+    TANDEM_ASSIGN(const std::string text, hub::read_small_file(given.substr(1), kMaxSecret, false));
+    return trimmed(text);
   }
   return given;
 }

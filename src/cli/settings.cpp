@@ -68,7 +68,7 @@ std::string lines_of(const Json& settings) {
   for (const auto& [key, value] : settings.items()) {
     const bool size = key == "memory" && value.is_number_unsigned();
     const std::string shown = size && value != 0 ? bytes_text(value.get<uint64_t>()) : value.dump();
-    text += key + std::string(key.size() < 12 ? 12 - key.size() : 1, ' ') + shown + "\n";
+    text.append(key).append(key.size() < 12 ? 12 - key.size() : 1, ' ').append(shown).append("\n");
   }
   return text;
 }

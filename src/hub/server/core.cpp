@@ -9,7 +9,7 @@
 namespace tandem::hub {
 namespace {
 
-constexpr int64_t kCacheMs = 60000;
+constexpr int64_t kCacheMs = 600000;
 constexpr size_t kMaxCached = 65536;
 constexpr int64_t kKeptEvents = 1000;
 constexpr int64_t kEventsAtOnce = 100;

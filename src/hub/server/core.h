@@ -30,7 +30,7 @@ std::string dump(const Json& value);
 Json parse_json(std::string_view text);
 
 /// Who asks, by the bearer token of the request.
-struct Caller {
+struct Caller {              // NOLINT(bugprone-exception-escape): of the JSON library's own checks
   std::string device;        ///< id, or empty
   std::string member;        ///< id of an organization's member (API key), or empty
   std::string role;          ///< of the member: owner, admin, member
@@ -42,7 +42,8 @@ struct Caller {
   [[nodiscard]] bool manages() const { return role == "owner" || role == "admin"; }
 };
 
-/// Callers of tokens that were looked up less than a minute ago. Thread-safe.
+/// Callers of tokens that were looked up less than ten minutes ago. A change at any hub makes all
+/// of them forget whom it concerns. Thread-safe.
 class CallerCache {
  public:
   [[nodiscard]] std::optional<Caller> find(const std::string& token_hash) const;
@@ -52,7 +53,7 @@ class CallerCache {
   void clear();
 
  private:
-  struct Entry {
+  struct Entry {  // NOLINT(bugprone-exception-escape): as above
     Caller caller;
     int64_t until = 0;
   };
