@@ -24,11 +24,9 @@ int hub_command(Arguments arguments) {
             "address to listen at (default: 127.0.0.1:7443); port 0 chooses one");
   flags.add("--data", "DIR", data, "folder of its store and certificate");
   flags.add("--store", "URL", options.store,
-            "postgresql://… : several hubs over one database (default: SQLite in --data);\n"
-            "a password is better in PGPASSWORD or ~/.pgpass than here");
+            "postgresql://USER@HOST/NAME: one for several hubs (default: SQLite in --data)");
   flags.add("--tls", "CERT,KEY", options.tls,
-            "PEM files of its certificate and key, or 'self' (default): one of its own, whose\n"
-            "fingerprint is part of its address and of invite links");
+            "its certificate and key as PEM, or 'self' (default): one of its own");
   flags.add("--models", "DIR", models, "serve the files of the models in DIR to devices");
   flags.add("--no-mdns", no_mdns, "don't answer those who look for a hub on the local network");
   flags.add("--find", find,
