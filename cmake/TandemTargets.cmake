@@ -28,7 +28,8 @@ function(tandem_library name)
   endif()
 endfunction()
 
-# tandem_tests(NAME [dependencies...]): all *_test.cpp of tests/NAME in one program, one CTest entry a test.
+# tandem_tests(NAME [dependencies...]): all *_test.cpp of tests/NAME in one program, one CTest entry a test
+# (of those that TANDEM_TEST_FILTER matches, if it is set).
 function(tandem_tests name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   if(NOT sources)
@@ -39,7 +40,11 @@ function(tandem_tests name)
   target_include_directories(${name}_tests PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name}_tests PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  set(filter)
+  if(TANDEM_TEST_FILTER)
+    set(filter TEST_FILTER ${TANDEM_TEST_FILTER})
+  endif()
+  gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." ${filter} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()
 
 # tandem_fuzz(FILE [dependencies...]): fuzz/FILE.cpp as a libFuzzer program.

@@ -211,7 +211,7 @@ int bench_command(Arguments arguments) {
   flags.add("--prompt", "N", own.prompt, 1, 1'000'000, "tokens of the prompt (default: 512)");
   flags.add("--generate", "N", own.generate, 2, 1'000'000, "tokens to generate (default: 64)");
   flags.add("--depth", "N", own.depth, 1, 1'000'000,
-            "positions held before the prompt (default: 0), filled by repeating a short one's");
+            "positions held before the prompt, copies of a short one's");
   flags.add("--repeat", "N", own.repeat, 1, 100, "rounds (default: 3)");
   flags.add("--profile", own.profile, "show what each part of a pass takes, beside the limits");
   flags.add("--json", own.json, "print one JSON object");

@@ -17,5 +17,9 @@ int tokenize_command(Arguments arguments);
 int bench_command(Arguments arguments);
 int verify_command(Arguments arguments);
 int models_command(Arguments arguments);
+int hub_command(Arguments arguments);  ///< if built with TANDEM_HUB
+int room_command(Arguments arguments);
+int devices_command(Arguments arguments);
+int settings_command(Arguments arguments);
 
 }  // namespace tandem::cli

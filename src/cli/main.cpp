@@ -22,6 +22,12 @@ constexpr Command kCommands[] = {
     {"run", "answer one prompt", run_command},
     {"chat", "talk with a model", chat_command},
     {"worker", "lend this machine's memory and cores to hosts", worker_command},
+#if defined(TANDEM_HUB)
+    {"hub", "run the hub that rooms and devices meet at", hub_command},
+#endif
+    {"room", "make a room for others to join", room_command},
+    {"devices", "list devices at a hub", devices_command},
+    {"settings", "show or change what a device lends", settings_command},
     {"models", "show what a model needs, without loading it", models_command},
     {"logits", "write a model's logits for given tokens, and their hash", logits_command},
     {"perplexity", "measure how well a model predicts a text", perplexity_command},

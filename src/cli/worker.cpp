@@ -1,7 +1,6 @@
 // tandem worker: lends this process's memory and cores to hosts.
 #include "ring/worker.h"
 
-#include <poll.h>
 #include <signal.h>
 
 #include <chrono>
@@ -9,40 +8,9 @@
 #include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/session.h"
+#include "cli/signals.h"
 
 namespace tandem::cli {
-namespace {
-
-/// Keeps the signals that ask to end for one sleep of the thread that makes this. It is made before
-/// any other thread: they inherit the mask, so that no handler runs on one of them, which would
-/// set the flag without waking the sleeper.
-class EndSignals {
- public:
-  EndSignals() {
-    sigset_t blocked;
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGINT);
-    sigaddset(&blocked, SIGTERM);
-    ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
-    sigdelset(&before_, SIGINT);
-    sigdelset(&before_, SIGTERM);
-  }
-  ~EndSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }  // ended without waiting
-  EndSignals(const EndSignals&) = delete;
-  EndSignals& operator=(const EndSignals&) = delete;
-
-  /// Sleeps until one has come, also one that came before. From then on another one comes through:
-  /// it ends a process that doesn't stop by itself.
-  void wait() {
-    while (!cancel_flag()) ::ppoll(nullptr, 0, nullptr, &before_);
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
 
 int worker_command(Arguments arguments) {
   std::string listen = "127.0.0.1:7000";

@@ -10,7 +10,8 @@ namespace tandem::cli_test {
 namespace {
 
 const std::vector<std::string> kCommands{"run",        "chat",     "worker", "models", "logits",
-                                         "perplexity", "tokenize", "bench",  "verify"};
+                                         "perplexity", "tokenize", "bench",  "verify", "room",
+                                         "devices",    "settings", "hub"};
 
 TEST(Help, EachFitsAScreenAndHasAnExample) {
   const std::string all = tandem_ok({"--help"});
