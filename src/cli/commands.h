@@ -17,5 +17,7 @@ int tokenize_command(Arguments arguments);
 int bench_command(Arguments arguments);
 int verify_command(Arguments arguments);
 int models_command(Arguments arguments);
+int probe_command(Arguments arguments);
+int plan_command(Arguments arguments);
 
 }  // namespace tandem::cli

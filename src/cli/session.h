@@ -38,7 +38,8 @@ struct ModelFlags {
   std::string model;
   std::string workers;
   std::string split;
-  uint32_t local = 0;  ///< worker processes to start; 0 is none
+  std::string plan = "even";  ///< or "auto": what was measured decides
+  uint32_t local = 0;         ///< worker processes to start; 0 is none
   std::string weights = "8";
   std::string kv = "16";
   uint32_t threads = 0;  ///< 0: as many as there are cores
@@ -91,6 +92,17 @@ struct Text {
   /// eos ids without those outside [0, vocab).
   [[nodiscard]] std::vector<uint32_t> end_ids(uint32_t vocab) const;
 };
+
+/// Where the workers of `flags` listen, those of --local after they were started.
+Result<std::vector<std::string>> open_workers(const ModelFlags& flags,
+                                              const weights::Checkpoint& checkpoint,
+                                              std::unique_ptr<ring::LocalWorkers>& local);
+/// This process's own stages as `flags` ask for them, with a pool of their threads.
+Result<model::StageOptions> own_stages(const ModelFlags& flags,
+                                       std::shared_ptr<weights::PackedCache> cache);
+/// The hashes of all tensors; read once, and then known. Progress goes to standard error.
+Result<std::unique_ptr<weights::Manifest>> identify(const ModelFlags& flags,
+                                                    weights::Checkpoint& checkpoint);
 
 /// A model loaded and ready.
 class Session {

@@ -28,9 +28,10 @@ struct PeerModel {
 struct Peer {
   explicit Peer(RingWorker where) : worker(std::move(where)) {}
 
-  const RingWorker worker;
+  RingWorker worker;
   std::unique_ptr<wire::Connection> control;
   bool healthy = false;  ///< connected, loaded, and not known to have failed
+  wire::Welcome welcome;
   wire::Ready ready;
   // Neighbours that this worker is linked to directly; null if that is the host.
   Peer* upstream = nullptr;
@@ -44,16 +45,23 @@ struct Peer {
 
   /// Connects, greets, and has the stage loaded.
   Status open(const PeerModel& model);
+  /// The first two of these alone, and the third.
+  Status connect(const PeerModel& model);
+  Status load(const PeerModel& model);
   Status send_activate(const wire::Activate& activate);
   Status await_activated();
   /// Has the worker connect to the next stage. An error with `refused` means that it can't, and
   /// that the connection to it is good.
   Status dial(const wire::Dial& dial, bool& refused);
+  /// Has the worker time passes of its stage, which must not be active.
+  Status send_measure(const wire::Measure& measure);
+  Result<wire::Measured> await_measured(const wire::Measure& measure);
+  /// Has the worker measure the way to another one. `refused` as in dial().
+  Result<wire::LinkTested> test_link(const wire::TestLink& test, bool& refused);
   /// Connects to the stage's link in or out.
   Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;
 
  private:
-  Status load(const PeerModel& model);
   Status give_tensor(const PeerModel& model, std::string_view name);
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
   Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);

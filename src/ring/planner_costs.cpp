@@ -98,19 +98,20 @@ void PlanCosts::choose_candidates() {
       }
       candidate.room = backend.memory - std::min(taken, backend.memory);
       if (absence != LeftOut::kUnmeasured && absence != LeftOut::kTooSmall && absence) continue;
-      if (backend.layer_ms) {
-        candidate.layer_ms = *backend.layer_ms;
-      } else if (device.kind == DeviceKind::kPhone && unmeasured_phone[0] > 0) {
-        candidate.layer_ms = unmeasured_phone;
-      } else {
-        continue;
-      }
       bool any = false;
       for (uint32_t layer = 0; layer < layers_ && !any; ++layer) {
         any = fits(candidate, layer, layer + 1);
       }
       if (!any) {
         if (absence) absence = LeftOut::kTooSmall;
+        continue;
+      }
+      if (backend.layer_ms) {
+        candidate.layer_ms = *backend.layer_ms;
+      } else if (device.kind == DeviceKind::kPhone && unmeasured_phone[0] > 0) {
+        candidate.layer_ms = unmeasured_phone;
+      } else {
+        if (absence) absence = LeftOut::kUnmeasured;
         continue;
       }
       absence.reset();
