@@ -21,9 +21,9 @@ struct PlanFlags {
     model.add_model(flags);
     flags.add("--workers", "HOST:PORT,...", model.workers, "workers to measure");
     flags.add("--local", "N", model.local, 1, 64, "start N worker processes on this machine");
+    add_key_flags(flags, model.key, model.identity);
     flags.add("--memory", "SIZE", memory,
-              "memory of this machine for the embedding, the head and layers (default: what is\n"
-              "available); 0: no layers here");
+              "memory that this machine lends (default: what is available); 0: no layers here");
     flags.add("--context", "N", model.context, 1, 10'000'000,
               "positions of the room (default: 4096, or what the model has)");
     flags.add_choice("--weights", "8|4", model.weights, {"8", "4"},
@@ -58,6 +58,7 @@ Result<std::unique_ptr<Room>> open_room(const PlanFlags& flags) {
     TANDEM_ASSIGN(room->manifest, identify(flags.model, *room->model.checkpoint));
   }
   TANDEM_ASSIGN(const auto local, own_stages(flags.model, room->cache));
+  TANDEM_ASSIGN(const auto tls, open_tls(flags.model.key, flags.model.identity));
   room->options = probe_options(room->model, room->manifest.get(), local, workers);
   room->options.context =
       std::min(room->model.config.context, flags.model.context == 0 ? 4096 : flags.model.context);

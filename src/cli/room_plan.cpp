@@ -19,7 +19,7 @@ std::string with_backend(const ring::PlanInput& input, const ring::PlanStage& st
 
 ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest,
                                  const model::StageOptions& local,
-                                 const std::vector<std::string>& workers) {
+                                 const std::vector<ring::RingWorker>& workers) {
   ring::ProbeOptions options;
   options.config_json = model.checkpoint->config_json();
   options.config = model.config;
@@ -45,7 +45,9 @@ Result<std::vector<ring::RingWorker>> planned_workers(const ring::ProbeOptions& 
   std::vector<ring::RingWorker> workers;
   for (const ring::PlanStage& stage : plan.stages) {
     if (stage.device == input.host) continue;
-    workers.push_back({input.devices[stage.device].id, stage.layers});
+    // Devices are the host, then the workers.
+    workers.push_back(options.workers[stage.device - 1]);
+    workers.back().layers = stage.layers;
   }
   return workers;
 }

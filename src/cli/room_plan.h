@@ -14,7 +14,7 @@ namespace tandem::cli {
 /// and `manifest`.
 ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest,
                                  const model::StageOptions& local,
-                                 const std::vector<std::string>& workers);
+                                 const std::vector<ring::RingWorker>& workers);
 
 /// Measures, plans for the fastest answer and says what came of it. Errors: those of the probe, and
 /// kMemory if the model fits nowhere.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -118,6 +119,7 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
   flags.add("--split", "0-3,4-7,...", split,
             "layers of each worker; others run here (default: even shares)");
+  add_key_flags(flags, key, identity);
   flags.add_choice("--plan", "even|auto", plan, {"even", "auto"},
                    "share layers evenly, or measure first and plan for the fastest answer");
   flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
@@ -152,6 +154,10 @@ Status ModelFlags::check() const {
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
   }
+  if (!key.empty() && local != 0) {
+    return invalid("--key needs --workers: workers of --local are this program's own");
+  }
+  if (key.empty() && !identity.empty()) return invalid("--identity needs --key");
   if (plan == "auto" && !split.empty()) {
     return invalid("--plan auto and --split exclude each other: --split is a plan");
   }
@@ -240,11 +246,45 @@ std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
   return ids;
 }
 
-Result<std::vector<std::string>> open_workers(const ModelFlags& flags,
-                                              const weights::Checkpoint& checkpoint,
-                                              std::unique_ptr<ring::LocalWorkers>& local) {
+void add_key_flags(Flags& flags, std::string& key, std::string& identity) {
+  flags.add("--key", "FILE", key,
+            "file of the room's key, - for standard input: TLS, and only with who has it");
+  flags.add("--identity", "FILE", identity,
+            "file of this device's certificate, made if it is not there (default: a new one)");
+}
+
+Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
+                                                  const std::string& identity) {
+  constexpr uint64_t kMostKeyFile = 4096;
+  if (key.empty()) return std::shared_ptr<const wire::Tls>();
+  std::string text;
+  if (key == "-") {
+    TANDEM_ASSIGN(text, read_input(kMostKeyFile));
+  } else {
+    std::ifstream file(key, std::ios::binary);
+    text.resize(kMostKeyFile);
+    if (!file) return Error{ErrorKind::kIo, key + ": can't be read"};
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(file.gcount()));
+  }
+  const auto parsed = wire::parse_room_key(text);
+  if (!parsed.ok()) return parsed.error().in(key == "-" ? "standard input" : key);
+  auto own = identity.empty() ? wire::Identity::create() : wire::Identity::open(identity);
+  if (!own.ok()) return own.error();
+  return wire::Tls::create(std::move(*own), *parsed);
+}
+
+Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
+                                                   const weights::Checkpoint& checkpoint,
+                                                   std::unique_ptr<ring::LocalWorkers>& local) {
+  std::vector<ring::RingWorker> result;
   if (flags.local == 0) {
-    return flags.workers.empty() ? std::vector<std::string>() : split_commas(flags.workers);
+    if (flags.workers.empty()) return result;
+    for (const std::string& one : split_commas(flags.workers)) {
+      TANDEM_ASSIGN(auto parts, wire::split_pin(one));
+      result.push_back({std::move(parts.first), {}, parts.second});
+    }
+    return result;
   }
   std::vector<std::string> arguments{"worker",    "--child",
                                      "--listen",  "127.0.0.1:0",
@@ -257,7 +297,8 @@ Result<std::vector<std::string>> open_workers(const ModelFlags& flags,
     arguments.insert(arguments.end(), {"--experts-memory", std::to_string(*experts / flags.local)});
   }
   TANDEM_ASSIGN(local, ring::LocalWorkers::start(flags.local, executable().string(), arguments));
-  return local->addresses();
+  for (const std::string& address : local->addresses()) result.push_back({address, {}});
+  return result;
 }
 
 Result<model::StageOptions> own_stages(const ModelFlags& flags,
@@ -297,19 +338,21 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   session.quiet_ = flags.quiet;
   TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet));
 
-  TANDEM_ASSIGN(const auto addresses, open_workers(flags, checkpoint, session.local_));
+  TANDEM_ASSIGN(const auto workers, open_workers(flags, checkpoint, session.local_));
   ring::RingOptions ring;
-  if (!addresses.empty() && flags.plan != "auto") {
-    const auto count = static_cast<uint32_t>(addresses.size());
+  TANDEM_ASSIGN(ring.tls, open_tls(flags.key, flags.identity));
+  if (!workers.empty() && flags.plan != "auto") {
+    const auto count = static_cast<uint32_t>(workers.size());
     TANDEM_ASSIGN(const auto ranges, flags.split.empty()
                                          ? ring::split_evenly(config.layers, count)
                                          : ring::parse_split(flags.split, config.layers, count));
-    for (size_t i = 0; i < ranges.size(); ++i) ring.workers.push_back({addresses[i], ranges[i]});
+    ring.workers = workers;
+    for (size_t i = 0; i < ranges.size(); ++i) ring.workers[i].layers = ranges[i];
   }
 
   // Shared: the ring calls it again when it is put together anew after a failure.
   const auto progress = std::make_shared<LoadProgress>();
-  if (!addresses.empty() || options.identify) {
+  if (!workers.empty() || options.identify) {
     TANDEM_ASSIGN(session.manifest_, identify(flags, checkpoint));
   } else if (session.cache_ != nullptr) {
     if (const auto known = weights::known_manifest(checkpoint)) {
@@ -321,9 +364,10 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;
   TANDEM_ASSIGN(ring.local, own_stages(flags, session.cache_));
-  if (!addresses.empty() && flags.plan == "auto") {
+  if (!workers.empty() && flags.plan == "auto") {
     ring::ProbeOptions probe =
-        probe_options(session.model_, session.manifest_.get(), ring.local, addresses);
+        probe_options(session.model_, session.manifest_.get(), ring.local, workers);
+    probe.tls = ring.tls;
     probe.context = session.context_;
     TANDEM_ASSIGN(ring.workers, planned_workers(probe, flags.quiet));
   }

@@ -80,13 +80,29 @@ Status Peer::open(const PeerModel& model) {
   return {};
 }
 
+Result<std::unique_ptr<wire::Connection>> Peer::dial_worker() const {
+  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
+  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
+  // Links go to the device that the control connection goes to.
+  const auto pin = fingerprint == wire::Fingerprint{} ? worker.pin : std::optional(fingerprint);
+  auto connection = std::make_unique<wire::Connection>(
+      std::move(socket), tls_ == nullptr ? nullptr : tls_->connecting(pin));
+  TANDEM_TRY(connection->secure_until(wire::Clock::now() + kConnectTimeout));
+  return connection;
+}
+
 Status Peer::connect(const PeerModel& model) {
   healthy = false;
   control.reset();
   model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
-  control = std::make_unique<wire::Connection>(std::move(socket));
+  tls_ = model.tls;
+  if (tls_ == nullptr && worker.pin) return invalid("a fingerprint was given, and no room's key");
+  fingerprint = {};
+  TANDEM_ASSIGN(control, dial_worker());
+  if (control->channel() != nullptr) {
+    fingerprint = control->channel()->peer();
+    code = control->channel()->code();
+  }
   TANDEM_ASSIGN(welcome, greet(*control, wire::Role::kHost, {}));
   return {};
 }
@@ -222,9 +238,7 @@ Result<wire::LinkTested> Peer::test_link(const wire::TestLink& test, bool& refus
 
 Result<std::unique_ptr<wire::Connection>> Peer::link(wire::Role role, const wire::Key& key) const {
   auto attempt = [&]() -> Result<std::unique_ptr<wire::Connection>> {
-    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
-    auto connection = std::make_unique<wire::Connection>(std::move(socket));
+    TANDEM_ASSIGN(auto connection, dial_worker());
     TANDEM_TRY(greet(*connection, role, key));
     return connection;
   };

@@ -19,6 +19,7 @@ struct PeerModel {
   wire::Load load;  ///< without the layers
   const model::ModelConfig* config = nullptr;
   weights::TensorSource* source = nullptr;
+  std::shared_ptr<const wire::Tls> tls;  ///< may be null
   std::function<void(const LoadEvent&)> progress;
   const std::atomic<bool>* cancel = nullptr;   ///< may be null
   const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
@@ -32,6 +33,9 @@ struct Peer {
   std::unique_ptr<wire::Connection> control;
   bool healthy = false;  ///< connected, loaded, and not known to have failed
   wire::Welcome welcome;
+  /// Of the device, once connected over TLS; zero without.
+  wire::Fingerprint fingerprint{};
+  std::string code;  ///< wire::TlsChannel::code()
   wire::Ready ready;
   // Neighbours that this worker is linked to directly; null if that is the host.
   Peer* upstream = nullptr;
@@ -62,6 +66,8 @@ struct Peer {
   Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;
 
  private:
+  Result<std::unique_ptr<wire::Connection>> dial_worker() const;
+  std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect()
   Status give_tensor(const PeerModel& model, std::string_view name);
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
   Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);

@@ -68,7 +68,8 @@ LayerRange layers_for(const ProbeOptions& options, uint64_t memory) {
   const model::ModelConfig& config = options.config;
   const uint64_t scratch = largest_tensor(config, *options.source);
   const uint32_t context = probe_context(options);
-  const auto devices = static_cast<uint32_t>(options.workers.size() + 1);
+  const auto devices = std::max(
+      1U, static_cast<uint32_t>(options.workers.size()) + (options.host_memory == 0 ? 0 : 1));
   // All together no more than the model has: what devices of one machine take of its caches.
   const uint32_t share = std::max(config.layers / devices, kFewestLayers);
   for (uint32_t count = std::min({kMostLayers, share, config.layers}); count > 0; --count) {
@@ -118,9 +119,10 @@ class Prober {
     model_.progress = [](const LoadEvent&) {};
     model_.cancel = options.cancel;
     model_.give_up = &give_up_;
-    for (const std::string& address : options.workers) {
-      peers_.push_back(std::make_unique<Peer>(RingWorker{address, {}}));
+    for (const RingWorker& worker : options.workers) {
+      peers_.push_back(std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin}));
     }
+    model_.tls = options.tls;
   }
   ~Prober() {
     for (const auto& peer : peers_) {
@@ -333,7 +335,8 @@ class Prober {
         if (peers_[a]->worker.layers.count() == 0) continue;
         TANDEM_TRY(going());
         bool refused = false;
-        const auto link = peers_[a]->test_link({keys[b].in, peers_[b]->worker.address}, refused);
+        const auto link = peers_[a]->test_link(
+            {keys[b].in, peers_[b]->fingerprint, peers_[b]->worker.address}, refused);
         if (link.ok()) {
           result_.links.push_back({a + 1, b + 1, link->rtt_ns, link->bytes_per_second});
         } else if (!refused) {
@@ -379,7 +382,8 @@ Result<RoomProbe> probe_room(const ProbeOptions& options) {
     return invalid("a context of " + std::to_string(options.context) +
                    " positions, the model has " + std::to_string(options.config.context));
   }
-  std::vector<std::string> addresses = options.workers;
+  std::vector<std::string> addresses;
+  for (const RingWorker& worker : options.workers) addresses.push_back(worker.address);
   std::sort(addresses.begin(), addresses.end());
   const auto twice = std::adjacent_find(addresses.begin(), addresses.end());
   if (twice != addresses.end()) {

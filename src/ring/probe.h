@@ -26,9 +26,10 @@ struct ProbeOptions {
   model::ModelConfig config;
   const weights::Manifest* manifest = nullptr;  ///< needed if there are workers
   weights::TensorSource* source = nullptr;
-  model::StageOptions local;         ///< weight and KV bits of all; threads, isa, pool of the host
-  StageLoader load;                  ///< of the host's layers; empty: model::Stage::load
-  std::vector<std::string> workers;  ///< HOST:PORT
+  model::StageOptions local;        ///< weight and KV bits of all; threads, isa, pool of the host
+  StageLoader load;                 ///< of the host's layers; empty: model::Stage::load
+  std::vector<RingWorker> workers;  ///< their layers are not read
+  std::shared_ptr<const wire::Tls> tls;  ///< may be null
   /// Bytes that the host lends for its ends and its layers; 0: none for layers. Nothing: what its
   /// system has.
   std::optional<uint64_t> host_memory;

@@ -34,28 +34,6 @@ bool equal(const wire::Key& a, const wire::Key& b) {
   return difference == 0;
 }
 
-/// A connection to another worker that was greeted and let in.
-Result<std::unique_ptr<wire::Connection>> call(const std::string& where, wire::Role role,
-                                               const wire::Key& key) {
-  const auto deadline = wire::Clock::now() + kDialTimeout;
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
-  auto link = std::make_unique<wire::Connection>(std::move(socket));
-  wire::Hello hello;
-  hello.contract = contract_version();
-  hello.role = role;
-  hello.key = key;
-  hello.software = software_version();
-  TANDEM_TRY(link->send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
-  TANDEM_ASSIGN(const wire::Header answer, link->receive_until(deadline, 4096));
-  if (answer.type == wire::Type::kRefusal) {
-    TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(link->payload()));
-    return Error{ErrorKind::kPeer, refusal.reason};
-  }
-  if (answer.type != wire::Type::kWelcome) return invalid("no welcome from the next stage");
-  return link;
-}
-
 }  // namespace
 
 WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
@@ -201,8 +179,10 @@ void WorkerEngine::accept() {
     }
     if (!client->has_value()) return;
     if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
-    strangers_.push_back({std::make_unique<wire::Connection>(std::move(**client)),
-                          wire::Clock::now() + options_.hello_deadline, false});
+    strangers_.push_back(
+        {std::make_unique<wire::Connection>(
+             std::move(**client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
+         wire::Clock::now() + options_.hello_deadline, false});
   }
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the list owns the connection
 
@@ -226,6 +206,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
         if (header.type != wire::Type::kHello) return invalid("no hello");
         return connection->to_payload(header);
       });
+  if (!step.ok() && connection->drop_channel_for_plain_peer()) {
+    return refuse(stranger, ErrorKind::kPeer,
+                  "this worker takes only devices that prove the room's key (--key)");
+  }
+  if (!step.ok() && connection->channel() != nullptr) {
+    log(connection->peer() + ": " + step.error().message);
+  }
   if (!step.ok() || *step == wire::Connection::Step::kClosed) return false;
   if (*step == wire::Connection::Step::kNothing) return true;
   const auto hello = wire::Hello::decode(connection->payload());
@@ -266,7 +253,9 @@ bool WorkerEngine::greet(Stranger& stranger) {
   sessions_.push_back(std::make_shared<Session>(std::move(connection)));
   session_count_ = sessions_.size();
   sessions_.back()->tell(wire::Type::kWelcome, welcome());
-  log(sessions_.back()->peer + ": host connected (" + hello->software + ")");
+  const wire::TlsChannel* channel = sessions_.back()->control->channel();
+  log(sessions_.back()->peer + ": host connected (" + hello->software + ")" +
+      (channel == nullptr ? "" : ", device " + hex(channel->peer()) + ", code " + channel->code()));
   return false;
 }
 
@@ -421,9 +410,37 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
   }
 }
 
+Result<std::unique_ptr<wire::Connection>> WorkerEngine::call(const std::string& where,
+                                                             wire::Role role, const wire::Key& key,
+                                                             const Digest& pin) const {
+  const auto deadline = wire::Clock::now() + kDialTimeout;
+  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
+  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
+  if ((options_.tls == nullptr) != (pin == Digest{})) {
+    return invalid(
+        "a host without TLS can't have a worker with TLS connect to others, or the reverse");
+  }
+  auto link = std::make_unique<wire::Connection>(
+      std::move(socket), options_.tls == nullptr ? nullptr : options_.tls->connecting(pin));
+  TANDEM_TRY(link->secure_until(deadline));
+  wire::Hello hello;
+  hello.contract = contract_version();
+  hello.role = role;
+  hello.key = key;
+  hello.software = software_version();
+  TANDEM_TRY(link->send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
+  TANDEM_ASSIGN(const wire::Header answer, link->receive_until(deadline, 4096));
+  if (answer.type == wire::Type::kRefusal) {
+    TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(link->payload()));
+    return Error{ErrorKind::kPeer, refusal.reason};
+  }
+  if (answer.type != wire::Type::kWelcome) return invalid("no welcome from the next stage");
+  return link;
+}
+
 void WorkerEngine::dial(const std::shared_ptr<Session>& session, const wire::Dial& request) {
   tasks_.run([this, session, request, activation = session->activation.load()] {
-    auto link = call(request.address, wire::Role::kLinkIn, request.key);
+    auto link = call(request.address, wire::Role::kLinkIn, request.key, request.pin);
     if (!link.ok()) return session->refuse(link.error());
     compute_->link_out(session, activation, std::move(*link), false);
     session->tell(wire::Type::kDialed);
@@ -432,8 +449,8 @@ void WorkerEngine::dial(const std::shared_ptr<Session>& session, const wire::Dia
 
 void WorkerEngine::test_link(const std::shared_ptr<Session>& session,
                              const wire::TestLink& request) {
-  tasks_.run([session, request] {
-    const auto link = call(request.address, wire::Role::kEcho, request.key);
+  tasks_.run([this, session, request] {
+    const auto link = call(request.address, wire::Role::kEcho, request.key, request.pin);
     if (!link.ok()) return session->refuse(link.error());
     const auto tested = measure_link(**link);
     if (!tested.ok()) return session->refuse(tested.error());

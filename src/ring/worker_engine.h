@@ -55,6 +55,9 @@ class WorkerEngine {
   bool listen_to(const std::shared_ptr<Session>& session);
   Status dispatch(const std::shared_ptr<Session>& session, const wire::Header& header);
   void dial(const std::shared_ptr<Session>& session, const wire::Dial& request);
+  /// A connection to another worker that was greeted and let in. `pin` zero: without TLS.
+  Result<std::unique_ptr<wire::Connection>> call(const std::string& where, wire::Role role,
+                                                 const wire::Key& key, const Digest& pin) const;
   void test_link(const std::shared_ptr<Session>& session, const wire::TestLink& request);
   bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);

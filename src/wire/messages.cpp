@@ -245,6 +245,7 @@ Result<Activate> Activate::decode(std::span<const std::byte> bytes) {
 Bytes Dial::encode() const {
   ByteWriter writer;
   put(writer, key);
+  put(writer, pin);
   writer.text(cut(address, kMaxAddress));
   return writer.release();
 }
@@ -253,6 +254,7 @@ Result<Dial> Dial::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   Dial dial;
   get(reader, dial.key);
+  get(reader, dial.pin);
   dial.address = reader.text(kMaxAddress);
   if (!reader.finished()) return malformed("dial");
   return dial;
@@ -367,6 +369,7 @@ Result<Measured> Measured::decode(std::span<const std::byte> bytes) {
 Bytes TestLink::encode() const {
   ByteWriter writer;
   put(writer, key);
+  put(writer, pin);
   writer.text(cut(address, kMaxAddress));
   return writer.release();
 }
@@ -375,6 +378,7 @@ Result<TestLink> TestLink::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   TestLink test;
   get(reader, test.key);
+  get(reader, test.pin);
   test.address = reader.text(kMaxAddress);
   if (!reader.finished()) return malformed("test-link");
   return test;

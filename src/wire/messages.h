@@ -119,6 +119,7 @@ struct Activate {
 
 struct Dial {
   Key key{};            ///< the next stage's `in`
+  Digest pin{};         ///< fingerprint of the device there; zero: without TLS
   std::string address;  ///< HOST:PORT, at most 300 bytes
 
   [[nodiscard]] Bytes encode() const;
@@ -198,6 +199,7 @@ struct Measured {
 /// Measure the way to the worker at `address`, which expects `key`.
 struct TestLink {
   Key key{};
+  Digest pin{};         ///< as in Dial
   std::string address;  ///< HOST:PORT, at most 300 bytes
 
   [[nodiscard]] Bytes encode() const;

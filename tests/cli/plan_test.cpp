@@ -1,6 +1,7 @@
 // tandem probe, tandem plan and run --plan auto, on worker processes.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/process.h"
@@ -66,6 +67,40 @@ TEST(Plan, APlannedRunGivesTheSameAnswer) {
                                          "--workers", a.address() + "," + b.address(), "Hello"}));
   EXPECT_EQ(planned["logits_sha256"], alone["logits_sha256"]);
   EXPECT_EQ(planned["text"], alone["text"]);
+}
+
+TEST(Key, ClosesAWorkerToEverybodyElse) {
+  const std::string key = temporary("room.key");
+  std::ofstream(key) << "00112233445566778899aabbccddeeff\n";
+  const std::string identity = temporary("worker.pem");
+  WorkerProcess worker({"--threads", "1", "--key", key, "--identity", identity});
+  const std::string said = worker.process().read_error_until("this device is ");
+  const std::string fingerprint = (said + worker.process().read_error_until("\n"))
+                                      .substr(said.find("this device is ") + 15, 64);
+  const std::vector<std::string> ask{"--json", "--max-tokens", "8", "Hello"};
+  auto run = [&](std::vector<std::string> flags, const std::string& input = "") {
+    flags.insert(flags.begin(), "run");
+    flags.insert(flags.end(), ask.begin(), ask.end());
+    return tandem(flags, input);
+  };
+  const auto alone = parsed(run({}).out);
+  const auto secure = run({"--workers", worker.address() + "#" + fingerprint, "--key", "-"},
+                          "00112233445566778899AABBCCDDEEFF");
+  EXPECT_EQ(secure.code, 0) << secure.out << secure.err;
+  EXPECT_EQ(parsed(secure.out)["logits_sha256"], alone["logits_sha256"]);
+  const auto other =
+      run({"--workers", worker.address(), "--key", "-"}, "10112233445566778899aabbccddeeff");
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.out.find("room's key"), std::string::npos) << other.out;
+  const auto none = run({"--workers", worker.address()});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.out.find("takes only devices that prove"), std::string::npos) << none.out;
+  const auto wrong =
+      run({"--workers", worker.address() + "#" + std::string(64, '0'), "--key", key});
+  EXPECT_NE(wrong.out.find("another device answers there"), std::string::npos) << wrong.out;
+  const auto bad = run({"--workers", worker.address(), "--key", "-"}, "secret");
+  EXPECT_NE(bad.out.find("32 hexadecimal digits"), std::string::npos) << bad.out;
+  EXPECT_EQ(bad.out.find("secret"), std::string::npos) << bad.out;
 }
 
 }  // namespace

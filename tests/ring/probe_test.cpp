@@ -19,7 +19,7 @@ ring::ProbeOptions probe_options(Model& model, const Workers& workers) {
   options.source = &model;
   options.load = loader();
   options.measure_ends = false;  // the toy has no embedding
-  for (const auto& worker : workers.workers) options.workers.push_back(worker->address());
+  for (const auto& worker : workers.workers) options.workers.push_back({worker->address(), {}});
   return options;
 }
 

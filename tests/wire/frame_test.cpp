@@ -122,7 +122,7 @@ TEST(Messages, AreReadAsWrittenAndNothingElse) {
   expect_exact(Progress{LoadPhase::kLoading, 5, 10});
   expect_exact(Ready{1, 2, 3, LoadedFrom::kHost});
   expect_exact(Activate{});
-  expect_exact(Dial{{}, "127.0.0.1:4000"});
+  expect_exact(Dial{{}, {}, "127.0.0.1:4000"});
   expect_exact(Trouble{9, Blame::kUpstream, ErrorKind::kInvalid, true, "why"});
   expect_exact(Pong{1, 2, 3, 4, 5, 6, 7, 8, 1});
   Measure measure;
@@ -131,7 +131,7 @@ TEST(Messages, AreReadAsWrittenAndNothingElse) {
   measure.widths = {1, 4, 4096};
   expect_exact(measure);
   expect_exact(Measured{{{1, 9, {2, 1, 3}}, {64, 5, {7, 7, 7}}}});
-  expect_exact(TestLink{{}, "127.0.0.1:4000"});
+  expect_exact(TestLink{{}, {}, "127.0.0.1:4000"});
   expect_exact(LinkTested{{2, 1, 3}, {5, 4, 6}});
 }
 
