@@ -146,14 +146,15 @@ Status Connection::secure_until(Clock::time_point deadline) {
   }
   while (!channel_->open()) {
     bool ended = false;
-    TANDEM_ASSIGN(const bool whole, take_record(ended));
-    if (ended) {
+    const auto whole = take_record(ended);
+    if (ended || (!whole.ok() && whole.error().kind == ErrorKind::kPeer)) {
       return Error{
           ErrorKind::kPeer,
           "closed the connection in the middle of the handshake: it has another room's key, "
           "or none"};
     }
-    if (!whole) {
+    if (!whole.ok()) return whole.error();
+    if (!*whole) {
       if (!wait_for(fd(), false, deadline)) {
         return Error{ErrorKind::kPeer, "no answer to the TLS handshake in time"};
       }
