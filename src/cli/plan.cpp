@@ -23,7 +23,7 @@ struct PlanFlags {
     flags.add("--local", "N", model.local, 1, 64, "start N worker processes on this machine");
     add_key_flags(flags, model.key, model.identity);
     flags.add("--memory", "SIZE", memory,
-              "memory that this machine lends (default: what is available); 0: no layers here");
+              "memory that this machine lends (default: what there is); 0: no layers");
     flags.add("--context", "N", model.context, 1, 10'000'000,
               "positions of the room (default: 4096, or what the model has)");
     flags.add_choice("--weights", "8|4", model.weights, {"8", "4"},

@@ -248,9 +248,9 @@ std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
 
 void add_key_flags(Flags& flags, std::string& key, std::string& identity) {
   flags.add("--key", "FILE", key,
-            "file of the room's key, - for standard input: TLS, and only with who has it");
+            "file of the room's key, or -: TLS, and only with who has it");
   flags.add("--identity", "FILE", identity,
-            "file of this device's certificate, made if it is not there (default: a new one)");
+            "file of this device's certificate (default: a new one)");
 }
 
 Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
