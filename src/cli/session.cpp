@@ -247,8 +247,7 @@ std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
 }
 
 void add_key_flags(Flags& flags, std::string& key, std::string& identity) {
-  flags.add("--key", "FILE", key,
-            "file of the room's key, or -: TLS, and only with who has it");
+  flags.add("--key", "FILE", key, "file of the room's key, or -: TLS, and only with who has it");
   flags.add("--identity", "FILE", identity,
             "file of this device's certificate (default: a new one)");
 }

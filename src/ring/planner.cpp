@@ -275,7 +275,7 @@ void predict(const PlanInput& input, const PlanCosts& costs, const Solution& sol
     busiest = std::max(busiest, ms);
     plan.load_seconds =
         std::max(plan.load_seconds, costs.load_seconds(candidate.device, step.first, step.last));
-    plan.stages.push_back(std::move(stage));
+    plan.stages.push_back(stage);
   }
   hop(input.host);
   busiest = std::max(busiest, on_host);

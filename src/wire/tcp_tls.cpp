@@ -87,8 +87,8 @@ Result<ssize_t> Connection::receive_sealed(std::span<std::byte> first,
     record_have_ = 0;
     // An alert tells the other side, if there is one.
     const Status sent = send_channel();
-    TANDEM_TRY(status);
-    TANDEM_TRY(sent);
+    if (!status.ok()) return status.error();
+    if (!sent.ok()) return sent.error();
   }
 }
 
@@ -164,8 +164,8 @@ Status Connection::secure_until(Clock::time_point deadline) {
     const Status status = channel_->receive(std::span(record_).first(record_have_));
     record_have_ = 0;
     const Status sent = send_channel();
-    TANDEM_TRY(status);
-    TANDEM_TRY(sent);
+    if (!status.ok()) return status.error();
+    if (!sent.ok()) return sent.error();
   }
   while (pending()) {
     if (!wait_for(fd(), true, deadline)) return Error{ErrorKind::kPeer, "the peer does not read"};

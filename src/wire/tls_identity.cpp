@@ -114,10 +114,11 @@ Result<std::shared_ptr<const Identity>> Identity::open(const std::string& file) 
   if (errno != EEXIST) return Error{ErrorKind::kIo, file + ": " + system_error()};
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Error{ErrorKind::kIo, file + ": " + system_error()};
-  auto text = read_all(fd);
+  const auto read = read_all(fd);
   ::close(fd);
-  if (!text.ok()) return text.error().in(file);
-  const Bio bio(BIO_new_mem_buf(text->data(), static_cast<int>(text->size())), &BIO_free);
+  if (!read.ok()) return read.error().in(file);
+  const std::string& text = *read;
+  const Bio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
   auto parts = std::make_unique<Parts>();
   parts->key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, &no_password, nullptr));
   parts->certificate.reset(PEM_read_bio_X509(bio.get(), nullptr, &no_password, nullptr));
