@@ -1,7 +1,7 @@
 // What a hop costs: laps of one token through real workers over loopback, whose stages do nothing,
 // so that all that is measured is the ring.
 //
-//   hop_bench [WORKERS] [WIDTH] [LAPS]        defaults 2, 4096, 5000
+//   hop_bench [WORKERS] [WIDTH] [LAPS] [tls]        defaults 2, 4096, 5000, without TLS
 //
 // Prints the median and 99th percentile of a lap and the median of one of its WORKERS + 1 hops.
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -79,6 +80,12 @@ int main(int argc, char** argv) {
   const uint32_t count = argc > 1 ? static_cast<uint32_t>(std::atoi(argv[1])) : 2;
   const uint32_t width = argc > 2 ? static_cast<uint32_t>(std::atoi(argv[2])) : 4096;
   const uint32_t laps = argc > 3 ? static_cast<uint32_t>(std::atoi(argv[3])) : 5000;
+  const bool secure = argc > 4 && std::string_view(argv[4]) == "tls";
+  auto device = [&]() -> Result<std::shared_ptr<const wire::Tls>> {
+    if (!secure) return std::shared_ptr<const wire::Tls>();
+    TANDEM_ASSIGN(auto identity, wire::Identity::create());
+    return wire::Tls::create(std::move(identity), wire::RoomKey{});
+  };
   ring::RingOptions options;
   options.config_json =
       R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_act":"silu",)"
@@ -104,11 +111,17 @@ int main(int argc, char** argv) {
   for (uint32_t i = 0; i < count; ++i) {
     ring::WorkerOptions worker;
     worker.load = load;
+    auto tls = device();
+    if (!tls.ok()) return fail(tls.error());
+    worker.tls = *tls;
     auto started = ring::Worker::start(worker);
     if (!started.ok()) return fail(started.error());
     options.workers.push_back({(*started)->address(), {i, i + 1}});
     workers.push_back(std::move(*started));
   }
+  auto tls = device();
+  if (!tls.ok()) return fail(tls.error());
+  options.tls = *tls;
   auto ring = ring::Ring::open(options);
   if (!ring.ok()) return fail(ring.error());
   std::vector<double> times;
@@ -123,7 +136,7 @@ int main(int argc, char** argv) {
             .count());
   }
   const double median = at(times, 0.5);
-  std::printf("%u workers, %u values a token: lap %.1f us (99 %%: %.1f us), hop %.1f us\n", count,
-              width, median, at(times, 0.99), median / (count + 1));
+  std::printf("%u workers%s, %u values a token: lap %.1f us (99 %%: %.1f us), hop %.1f us\n", count,
+              secure ? " over TLS" : "", width, median, at(times, 0.99), median / (count + 1));
   return 0;
 }

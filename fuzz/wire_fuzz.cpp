@@ -47,6 +47,16 @@ void decode_payload(Type type, std::span<const std::byte> payload) {
       return decode<Trouble>(payload);
     case Type::kPong:
       return decode<Pong>(payload);
+    case Type::kMeasure:
+      return decode<Measure>(payload);
+    case Type::kMeasured:
+      return decode<Measured>(payload);
+    case Type::kTestLink:
+      return decode<TestLink>(payload);
+    case Type::kLinkTested:
+      return decode<LinkTested>(payload);
+    case Type::kEcho:
+      return (void)Echo::decode(payload).ok();
     case Type::kNeedTensor:
       (void)decode_tensor_name(payload).ok();
       return;

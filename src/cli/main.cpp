@@ -29,6 +29,8 @@ constexpr Command kCommands[] = {
     {"devices", "list devices at a hub", devices_command},
     {"settings", "show or change what a device lends", settings_command},
     {"models", "show what a model needs, without loading it", models_command},
+    {"probe", "measure devices and the ways between them", probe_command},
+    {"plan", "show which layers would lie where, and how fast that is", plan_command},
     {"logits", "write a model's logits for given tokens, and their hash", logits_command},
     {"perplexity", "measure how well a model predicts a text", perplexity_command},
     {"tokenize", "show the tokens of a text", tokenize_command},

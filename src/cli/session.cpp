@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "cli/room_plan.h"
 #include "weights/gguf_text.h"
 
 namespace tandem::cli {
@@ -69,7 +71,6 @@ class LoadProgress {
     line_.show(text, done, total);
   }
   void ends(uint64_t done, uint64_t total) { line_.show("embedding and head", done, total); }
-  void hash(uint64_t done, uint64_t total) { line_.show("hashing the model", done, total); }
   void clear() { line_.clear(); }
 
  private:
@@ -118,6 +119,9 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
   flags.add("--split", "0-3,4-7,...", split,
             "layers of each worker; others run here (default: even shares)");
+  add_key_flags(flags, key, identity);
+  flags.add_choice("--plan", "even|auto", plan, {"even", "auto"},
+                   "share layers evenly, or measure first and plan for the fastest answer");
   flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
   flags.add_choice("--kv", "16|8", kv, {"16", "8"},
                    "bits of a key's or value's channel in the KV cache (default: 16)");
@@ -149,6 +153,13 @@ Status ModelFlags::check() const {
   }
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
+  }
+  if (!key.empty() && local != 0) {
+    return invalid("--key needs --workers: workers of --local are this program's own");
+  }
+  if (key.empty() && !identity.empty()) return invalid("--identity needs --key");
+  if (plan == "auto" && !split.empty()) {
+    return invalid("--plan auto and --split exclude each other: --split is a plan");
   }
   TANDEM_TRY(parse_experts_memory(experts_memory));
   return {};
@@ -235,6 +246,86 @@ std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
   return ids;
 }
 
+void add_key_flags(Flags& flags, std::string& key, std::string& identity) {
+  flags.add("--key", "FILE", key, "file of the room's key, or -: TLS, and only with who has it");
+  flags.add("--identity", "FILE", identity,
+            "file of this device's certificate (default: a new one)");
+}
+
+Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
+                                                  const std::string& identity) {
+  constexpr uint64_t kMostKeyFile = 4096;
+  if (key.empty()) return std::shared_ptr<const wire::Tls>();
+  std::string text;
+  if (key == "-") {
+    TANDEM_ASSIGN(text, read_input(kMostKeyFile));
+  } else {
+    std::ifstream file(key, std::ios::binary);
+    text.resize(kMostKeyFile);
+    if (!file) return Error{ErrorKind::kIo, key + ": can't be read"};
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(file.gcount()));
+  }
+  const auto parsed = wire::parse_room_key(text);
+  if (!parsed.ok()) return parsed.error().in(key == "-" ? "standard input" : key);
+  auto own = identity.empty() ? wire::Identity::create() : wire::Identity::open(identity);
+  if (!own.ok()) return own.error();
+  return wire::Tls::create(std::move(*own), *parsed);
+}
+
+Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
+                                                   const weights::Checkpoint& checkpoint,
+                                                   std::unique_ptr<ring::LocalWorkers>& local) {
+  std::vector<ring::RingWorker> result;
+  if (flags.local == 0) {
+    if (flags.workers.empty()) return result;
+    for (const std::string& one : split_commas(flags.workers)) {
+      TANDEM_ASSIGN(auto parts, wire::split_pin(one));
+      result.push_back({std::move(parts.first), {}, parts.second});
+    }
+    return result;
+  }
+  std::vector<std::string> arguments{"worker",    "--child",
+                                     "--listen",  "127.0.0.1:0",
+                                     "--models",  checkpoint.folder().string(),
+                                     "--threads", std::to_string(flags.local_threads()),
+                                     "--isa",     flags.isa};
+  if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
+  TANDEM_ASSIGN(const auto experts, parse_experts_memory(flags.experts_memory));
+  if (experts) {
+    arguments.insert(arguments.end(), {"--experts-memory", std::to_string(*experts / flags.local)});
+  }
+  TANDEM_ASSIGN(local, ring::LocalWorkers::start(flags.local, executable().string(), arguments));
+  for (const std::string& address : local->addresses()) result.push_back({address, {}});
+  return result;
+}
+
+Result<model::StageOptions> own_stages(const ModelFlags& flags,
+                                       std::shared_ptr<weights::PackedCache> cache) {
+  model::StageOptions options;
+  options.kv = flags.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
+  options.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
+  options.threads = flags.host_threads();
+  TANDEM_ASSIGN(options.isa, model::parse_isa(flags.isa));
+  options.pool = std::make_shared<ThreadPool>(options.threads);
+  options.cache = std::move(cache);
+  TANDEM_ASSIGN(options.experts_memory, parse_experts_memory(flags.experts_memory));
+  return options;
+}
+
+Result<std::unique_ptr<weights::Manifest>> identify(const ModelFlags& flags,
+                                                    weights::Checkpoint& checkpoint) {
+  ProgressLine line;
+  TANDEM_ASSIGN(
+      weights::Manifest manifest,
+      weights::make_manifest(checkpoint, flags.host_threads(), [&](uint64_t done, uint64_t total) {
+        line.show("hashing the model", done, total);
+        return !cancel_flag().load();
+      }));
+  weights::tell_contents(manifest, checkpoint);
+  return std::make_unique<weights::Manifest>(std::move(manifest));
+}
+
 Result<Session> Session::open(const ModelFlags& flags, Model model, const Options& options) {
   TANDEM_TRY(flags.check());
   Session session;
@@ -246,45 +337,22 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   session.quiet_ = flags.quiet;
   TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet));
 
-  std::vector<std::string> addresses;
-  if (!flags.workers.empty()) addresses = split_commas(flags.workers);
-  if (flags.local != 0) {
-    std::vector<std::string> arguments{"worker",    "--child",
-                                       "--listen",  "127.0.0.1:0",
-                                       "--models",  checkpoint.folder().string(),
-                                       "--threads", std::to_string(flags.local_threads()),
-                                       "--isa",     flags.isa};
-    if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
-    TANDEM_ASSIGN(const auto experts, parse_experts_memory(flags.experts_memory));
-    if (experts) {
-      arguments.insert(arguments.end(),
-                       {"--experts-memory", std::to_string(*experts / flags.local)});
-    }
-    TANDEM_ASSIGN(session.local_,
-                  ring::LocalWorkers::start(flags.local, executable().string(), arguments));
-    addresses = session.local_->addresses();
-  }
-
+  TANDEM_ASSIGN(const auto workers, open_workers(flags, checkpoint, session.local_));
   ring::RingOptions ring;
-  if (!addresses.empty()) {
-    const auto count = static_cast<uint32_t>(addresses.size());
+  TANDEM_ASSIGN(ring.tls, open_tls(flags.key, flags.identity));
+  if (!workers.empty() && flags.plan != "auto") {
+    const auto count = static_cast<uint32_t>(workers.size());
     TANDEM_ASSIGN(const auto ranges, flags.split.empty()
                                          ? ring::split_evenly(config.layers, count)
                                          : ring::parse_split(flags.split, config.layers, count));
-    for (size_t i = 0; i < ranges.size(); ++i) ring.workers.push_back({addresses[i], ranges[i]});
+    ring.workers = workers;
+    for (size_t i = 0; i < ranges.size(); ++i) ring.workers[i].layers = ranges[i];
   }
 
   // Shared: the ring calls it again when it is put together anew after a failure.
   const auto progress = std::make_shared<LoadProgress>();
-  const uint32_t threads = flags.host_threads();
-  if (!addresses.empty() || options.identify) {
-    TANDEM_ASSIGN(weights::Manifest manifest,
-                  weights::make_manifest(checkpoint, threads, [&](uint64_t done, uint64_t total) {
-                    progress->hash(done, total);
-                    return !cancel_flag().load();
-                  }));
-    weights::tell_contents(manifest, checkpoint);
-    session.manifest_ = std::make_unique<weights::Manifest>(std::move(manifest));
+  if (!workers.empty() || options.identify) {
+    TANDEM_ASSIGN(session.manifest_, identify(flags, checkpoint));
   } else if (session.cache_ != nullptr) {
     if (const auto known = weights::known_manifest(checkpoint)) {
       weights::tell_contents(*known, checkpoint);
@@ -294,13 +362,14 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.config = config;
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;
-  ring.local.kv = flags.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
-  ring.local.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
-  ring.local.threads = threads;
-  TANDEM_ASSIGN(ring.local.isa, model::parse_isa(flags.isa));
-  ring.local.pool = std::make_shared<ThreadPool>(threads);
-  ring.local.cache = session.cache_;
-  TANDEM_ASSIGN(ring.local.experts_memory, parse_experts_memory(flags.experts_memory));
+  TANDEM_ASSIGN(ring.local, own_stages(flags, session.cache_));
+  if (!workers.empty() && flags.plan == "auto") {
+    ring::ProbeOptions probe =
+        probe_options(session.model_, session.manifest_.get(), ring.local, workers);
+    probe.tls = ring.tls;
+    probe.context = session.context_;
+    TANDEM_ASSIGN(ring.workers, planned_workers(probe, flags.quiet));
+  }
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;

@@ -37,8 +37,11 @@ inline constexpr const char* kExpertsMemoryHelp =
 struct ModelFlags {
   std::string model;
   std::string workers;
+  std::string key;       ///< file of the room's key, "-" for standard input, or empty
+  std::string identity;  ///< file of this device's certificate, or empty: a new one each time
   std::string split;
-  uint32_t local = 0;  ///< worker processes to start; 0 is none
+  std::string plan = "even";  ///< or "auto": what was measured decides
+  uint32_t local = 0;         ///< worker processes to start; 0 is none
   std::string weights = "8";
   std::string kv = "16";
   uint32_t threads = 0;  ///< 0: as many as there are cores
@@ -91,6 +94,24 @@ struct Text {
   /// eos ids without those outside [0, vocab).
   [[nodiscard]] std::vector<uint32_t> end_ids(uint32_t vocab) const;
 };
+
+/// Where the workers of `flags` listen, those of --local after they were started.
+Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
+                                                   const weights::Checkpoint& checkpoint,
+                                                   std::unique_ptr<ring::LocalWorkers>& local);
+/// TLS with the room's key and this device's certificate from these files; null without a key.
+/// Errors: kIo, kInvalid.
+Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
+                                                  const std::string& identity);
+/// --key and --identity.
+void add_key_flags(Flags& flags, std::string& key, std::string& identity);
+
+/// This process's own stages as `flags` ask for them, with a pool of their threads.
+Result<model::StageOptions> own_stages(const ModelFlags& flags,
+                                       std::shared_ptr<weights::PackedCache> cache);
+/// The hashes of all tensors; read once, and then known. Progress goes to standard error.
+Result<std::unique_ptr<weights::Manifest>> identify(const ModelFlags& flags,
+                                                    weights::Checkpoint& checkpoint);
 
 /// A model loaded and ready.
 class Session {

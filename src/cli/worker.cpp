@@ -20,11 +20,14 @@ int worker_command(Arguments arguments) {
   std::string isa = "best";
   std::string cache;
   std::string experts;
+  std::string key;
+  std::string identity;
   bool child = false;
   Flags flags(
       "worker", "--listen HOST:PORT [FLAGS]",
       "Lends this machine's memory and cores: holds the layers that a host asks for and runs\n"
-      "them. There is no encryption and no password yet: use it in trusted networks only.");
+      "them. Without --key there is no encryption, and whoever reaches the address is served:\n"
+      "use that in trusted networks only.");
   flags.add("--listen", "HOST:PORT", listen,
             "address to listen at (default: 127.0.0.1:7000); port 0 chooses one");
   flags.add_size("--memory", memory, "most memory for weights and KV caches (default: no limit)");
@@ -35,6 +38,7 @@ int worker_command(Arguments arguments) {
                    "instruction set of the kernels (default: best); the answer is the same");
   flags.add("--experts-memory", "SIZE", experts, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
+  add_key_flags(flags, key, identity);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
   flags.add_example("tandem worker --listen 0.0.0.0:7000 --memory 8G --models ~/models");
@@ -55,6 +59,11 @@ int worker_command(Arguments arguments) {
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;
+  if (key.empty() && !identity.empty()) return flags.wrong_use("--identity needs --key");
+  const auto tls = open_tls(key, identity);
+  if (!tls.ok()) return fail("worker", tls.error());
+  options.tls = *tls;
+  if (*tls != nullptr) note("this device is " + hex((*tls)->fingerprint()) + "\n");
   if (child) {
     // Ctrl-C goes to the whole group; the host decides what it means and ends its workers itself.
     ::signal(SIGINT, SIG_IGN);

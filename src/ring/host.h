@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ namespace tandem::ring {
 struct RingWorker {
   std::string address;  ///< HOST:PORT
   LayerRange layers;
+  /// Fingerprint that the device there must have; nothing: any that proves the room's key.
+  std::optional<wire::Fingerprint> pin = std::nullopt;
 };
 
 /// What a device does while the ring opens.
@@ -52,6 +55,8 @@ struct RingOptions {
   uint32_t context = 0;    ///< positions to reserve KV caches for; 0 is the model's context
   uint32_t batch = 0;      ///< tokens in one frame, 1 to 4,096; 0: frame_tokens()
   uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
+  /// Null: no encryption, and the workers must have none either.
+  std::shared_ptr<const wire::Tls> tls;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.

@@ -78,6 +78,7 @@ PeerModel RingState::peer_model() {
     const std::lock_guard lock(progress_mutex_);
     options_.progress(event);
   };
+  model.tls = options_.tls;
   model.cancel = options_.cancel;
   model.give_up = &give_up_;
   return model;
@@ -213,7 +214,8 @@ Status RingState::link() {
       if (peer.worker.layers.first > layer) stations_.push_back(own_[own++].get());
     } else {
       Peer& before = *peers_[i - 1];
-      const Status dialed = before.dial({keys_[i].in, peer.worker.address}, before.relayed);
+      const Status dialed =
+          before.dial({keys_[i].in, peer.fingerprint, peer.worker.address}, before.relayed);
       direct = dialed.ok();
       if (!direct && !before.relayed) {
         before.healthy = false;

@@ -13,6 +13,8 @@ constexpr auto kConnectTimeout = 5s;
 // A worker reports its progress every 0.25 s while it loads, whatever it waits for.
 constexpr auto kLoadSilence = 15s;
 constexpr auto kAnswerTimeout = 5s;
+constexpr auto kMeasureTimeout = 60s;
+constexpr auto kLinkTimeout = 20s;
 constexpr uint32_t kMaxAnswer = 4096;
 
 /// Greets whoever listens on a fresh connection; errors are the refusal's.
@@ -68,21 +70,40 @@ Result<wire::Header> Peer::next(std::chrono::milliseconds silence, const PeerMod
 }
 
 Status Peer::open(const PeerModel& model) {
-  healthy = false;
-  control.reset();
-  auto attempt = [&]() -> Status {
-    model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
-    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
-    control = std::make_unique<wire::Connection>(std::move(socket));
-    TANDEM_TRY(greet(*control, wire::Role::kHost, {}));
-    return load(model);
-  };
-  if (const Status status = attempt(); !status.ok()) {
+  Status status = connect(model);
+  if (status.ok()) status = load(model);
+  if (!status.ok()) {
     control.reset();
     return blame(status.error());
   }
   healthy = true;
+  return {};
+}
+
+Result<std::unique_ptr<wire::Connection>> Peer::dial_worker() const {
+  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
+  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
+  // Links go to the device that the control connection goes to.
+  const auto pin = fingerprint == wire::Fingerprint{} ? worker.pin : std::optional(fingerprint);
+  auto connection = std::make_unique<wire::Connection>(
+      std::move(socket), tls_ == nullptr ? nullptr : tls_->connecting(pin));
+  TANDEM_TRY(connection->secure_until(wire::Clock::now() + kConnectTimeout));
+  return connection;
+}
+
+Status Peer::connect(const PeerModel& model) {
+  healthy = false;
+  control.reset();
+  model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
+  tls_ = model.tls;
+  if (tls_ == nullptr && worker.pin) return invalid("a fingerprint was given, and no room's key");
+  fingerprint = {};
+  TANDEM_ASSIGN(control, dial_worker());
+  if (control->channel() != nullptr) {
+    fingerprint = control->channel()->peer();
+    code = control->channel()->code();
+  }
+  TANDEM_ASSIGN(welcome, greet(*control, wire::Role::kHost, {}));
   return {};
 }
 
@@ -187,11 +208,37 @@ Status Peer::dial(const wire::Dial& request, bool& refused) {
   return expect(wire::Type::kDialed, kAnswerTimeout, refused);
 }
 
+Status Peer::send_measure(const wire::Measure& measure) {
+  return control->send_until(wire::Clock::now() + kAnswerTimeout, {.type = wire::Type::kMeasure},
+                             measure.encode());
+}
+
+Result<wire::Measured> Peer::await_measured(const wire::Measure& measure) {
+  bool refused = false;
+  // Passes that take minutes are not worth a place in a ring.
+  TANDEM_TRY(expect(wire::Type::kMeasured,
+                    kMeasureTimeout + std::chrono::milliseconds(2 * measure.budget_ms) *
+                                          static_cast<int>(measure.widths.size()),
+                    refused));
+  TANDEM_ASSIGN(wire::Measured measured, wire::Measured::decode(control->payload()));
+  const bool all = std::equal(measured.widths.begin(), measured.widths.end(),
+                              measure.widths.begin(), measure.widths.end(),
+                              [](const auto& got, uint32_t asked) { return got.width == asked; });
+  if (!all) return invalid("measured other widths than it was asked for");
+  return measured;
+}
+
+Result<wire::LinkTested> Peer::test_link(const wire::TestLink& test, bool& refused) {
+  refused = false;
+  TANDEM_TRY(control->send_until(wire::Clock::now() + kAnswerTimeout,
+                                 {.type = wire::Type::kTestLink}, test.encode()));
+  TANDEM_TRY(expect(wire::Type::kLinkTested, kLinkTimeout, refused));
+  return wire::LinkTested::decode(control->payload());
+}
+
 Result<std::unique_ptr<wire::Connection>> Peer::link(wire::Role role, const wire::Key& key) const {
   auto attempt = [&]() -> Result<std::unique_ptr<wire::Connection>> {
-    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
-    auto connection = std::make_unique<wire::Connection>(std::move(socket));
+    TANDEM_ASSIGN(auto connection, dial_worker());
     TANDEM_TRY(greet(*connection, role, key));
     return connection;
   };

@@ -19,6 +19,7 @@ struct PeerModel {
   wire::Load load;  ///< without the layers
   const model::ModelConfig* config = nullptr;
   weights::TensorSource* source = nullptr;
+  std::shared_ptr<const wire::Tls> tls;  ///< may be null
   std::function<void(const LoadEvent&)> progress;
   const std::atomic<bool>* cancel = nullptr;   ///< may be null
   const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
@@ -28,9 +29,13 @@ struct PeerModel {
 struct Peer {
   explicit Peer(RingWorker where) : worker(std::move(where)) {}
 
-  const RingWorker worker;
+  RingWorker worker;
   std::unique_ptr<wire::Connection> control;
   bool healthy = false;  ///< connected, loaded, and not known to have failed
+  wire::Welcome welcome;
+  /// Of the device, once connected over TLS; zero without.
+  wire::Fingerprint fingerprint{};
+  std::string code;  ///< wire::TlsChannel::code()
   wire::Ready ready;
   // Neighbours that this worker is linked to directly; null if that is the host.
   Peer* upstream = nullptr;
@@ -44,16 +49,25 @@ struct Peer {
 
   /// Connects, greets, and has the stage loaded.
   Status open(const PeerModel& model);
+  /// The first two of these alone, and the third.
+  Status connect(const PeerModel& model);
+  Status load(const PeerModel& model);
   Status send_activate(const wire::Activate& activate);
   Status await_activated();
   /// Has the worker connect to the next stage. An error with `refused` means that it can't, and
   /// that the connection to it is good.
   Status dial(const wire::Dial& dial, bool& refused);
+  /// Has the worker time passes of its stage, which must not be active.
+  Status send_measure(const wire::Measure& measure);
+  Result<wire::Measured> await_measured(const wire::Measure& measure);
+  /// Has the worker measure the way to another one. `refused` as in dial().
+  Result<wire::LinkTested> test_link(const wire::TestLink& test, bool& refused);
   /// Connects to the stage's link in or out.
   Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;
 
  private:
-  Status load(const PeerModel& model);
+  Result<std::unique_ptr<wire::Connection>> dial_worker() const;
+  std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect()
   Status give_tensor(const PeerModel& model, std::string_view name);
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
   Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "model/stage.h"
 #include "weights/source.h"
+#include "wire/tls.h"
 
 namespace tandem::ring {
 
@@ -34,6 +35,7 @@ struct WorkerOptions {
   std::shared_ptr<weights::PackedStore> cache;  ///< quantized weights on disk; null is none
   std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
   StageLoader load;                             ///< empty: model::Stage::load
+  std::shared_ptr<const wire::Tls> tls;         ///< null: no encryption, whoever comes is served
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);

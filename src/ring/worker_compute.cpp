@@ -16,6 +16,7 @@ namespace tandem::ring {
 namespace {
 
 constexpr size_t kMaxMarks = 64;
+constexpr uint32_t kMeasuredPassMs = 60000;
 
 int64_t now_ns() {
   return wire::Clock::now().time_since_epoch().count();
@@ -44,11 +45,12 @@ struct WorkerCompute::Lane {
 };
 
 struct WorkerCompute::Command {
-  enum class Kind { kActivate, kLinkIn, kLinkOut, kRemove } kind = Kind::kActivate;
+  enum class Kind { kActivate, kLinkIn, kLinkOut, kMeasure, kRemove } kind = Kind::kActivate;
   std::shared_ptr<Session> session;
   uint64_t activation = 0;
   std::shared_ptr<wire::Connection> link;
   bool to_host = false;
+  wire::Measure measure;
 };
 
 WorkerCompute::WorkerCompute(const wire::Wake& flush)
@@ -74,21 +76,25 @@ void WorkerCompute::post(Command command) {
 
 void WorkerCompute::activate(std::shared_ptr<Session> session) {
   const uint64_t activation = session->activation;
-  post({Command::Kind::kActivate, std::move(session), activation, nullptr, false});
+  post({Command::Kind::kActivate, std::move(session), activation, nullptr, false, {}});
 }
 
 void WorkerCompute::link_in(std::shared_ptr<Session> session, uint64_t activation,
                             std::shared_ptr<wire::Connection> link) {
-  post({Command::Kind::kLinkIn, std::move(session), activation, std::move(link), false});
+  post({Command::Kind::kLinkIn, std::move(session), activation, std::move(link), false, {}});
 }
 
 void WorkerCompute::link_out(std::shared_ptr<Session> session, uint64_t activation,
                              std::shared_ptr<wire::Connection> link, bool to_host) {
-  post({Command::Kind::kLinkOut, std::move(session), activation, std::move(link), to_host});
+  post({Command::Kind::kLinkOut, std::move(session), activation, std::move(link), to_host, {}});
+}
+
+void WorkerCompute::measure(std::shared_ptr<Session> session, wire::Measure request) {
+  post({Command::Kind::kMeasure, std::move(session), 0, nullptr, false, std::move(request)});
 }
 
 void WorkerCompute::remove(std::shared_ptr<Session> session) {
-  post({Command::Kind::kRemove, std::move(session), 0, nullptr, false});
+  post({Command::Kind::kRemove, std::move(session), 0, nullptr, false, {}});
 }
 
 WorkerCompute::Pass WorkerCompute::pass() const {
@@ -119,6 +125,8 @@ void WorkerCompute::obey() {
     Lane* lane = find(session);
     switch (command.kind) {
       case Command::Kind::kActivate: {
+        std::erase_if(measurements_,
+                      [&](const auto& one) { return one.session == command.session; });
         if (lane == nullptr) {
           lanes_.push_back(std::make_unique<Lane>());
           lane = lanes_.back().get();
@@ -150,7 +158,28 @@ void WorkerCompute::obey() {
           session.out = lane->out;
         }
         break;
+      case Command::Kind::kMeasure: {
+        auto at = std::find_if(measurements_.begin(), measurements_.end(),
+                               [&](const auto& one) { return one.session == command.session; });
+        if (at == measurements_.end()) {
+          measurements_.push_back(
+              {command.session,
+               std::make_unique<StageMeter>(*session.lease.stage->stage, session.config.hidden_size,
+                                            session.request.context),
+               false});
+          at = std::prev(measurements_.end());
+        }
+        const Status status = at->meter->begin(std::move(command.measure));
+        at->under_way = status.ok();
+        if (!status.ok()) {
+          session.measuring = false;
+          session.refuse(status.error());
+        }
+        break;
+      }
       case Command::Kind::kRemove:
+        std::erase_if(measurements_,
+                      [&](const auto& entry) { return entry.session == command.session; });
         std::erase_if(lanes_, [&](const auto& entry) { return entry.get() == lane; });
         break;
     }
@@ -174,10 +203,13 @@ void WorkerCompute::loop() {
     // With several sessions another one's frame might wait meanwhile.
     std::optional<Expectation::Window> window;
     if (polled.size() == 2) window = polled_lanes[1]->expectation.window(wire::Clock::now());
-    const int ready = window ? poll_until(polled.data(), polled.size(), window->from)
-                             : ::poll(polled.data(), polled.size(), -1);
+    const bool measuring = std::any_of(measurements_.begin(), measurements_.end(),
+                                       [](const Measurement& one) { return one.under_way; });
+    const int ready = window && !measuring
+                          ? poll_until(polled.data(), polled.size(), window->from)
+                          : ::poll(polled.data(), polled.size(), measuring ? 0 : -1);
     if (ready < 0) continue;
-    if (ready == 0) {
+    if (ready == 0 && !measuring) {
       watch(*polled_lanes[1], window->until);
       continue;
     }
@@ -186,8 +218,31 @@ void WorkerCompute::loop() {
     for (size_t i = 1; i < polled.size() && !stopping_; ++i) {
       if (polled[i].revents != 0 && !polled_lanes[i]->session->gone) receive(*polled_lanes[i]);
     }
+    if (measuring) measure_some();
   }
   lanes_.clear();
+  measurements_.clear();
+}
+
+void WorkerCompute::measure_some() {
+  // One pass of each in turn.
+  for (Measurement& one : measurements_) {
+    if (!one.under_way) continue;
+    Session& session = *one.session;
+    pass_allowed_.store(kMeasuredPassMs, std::memory_order_relaxed);
+    pass_started_.store(now_ns(), std::memory_order_release);
+    const auto done = one.meter->step();
+    pass_started_.store(0, std::memory_order_release);
+    if (done.ok() && !*done) continue;
+    one.under_way = false;
+    // Before the answer: whoever has it may ask for the next one at once.
+    session.measuring = false;
+    if (done.ok()) {
+      session.tell(wire::Type::kMeasured, one.meter->result().encode());
+    } else {
+      session.refuse(done.error());
+    }
+  }
 }
 
 void WorkerCompute::watch(Lane& lane, wire::Clock::time_point until) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "ring/meter.h"
 #include "ring/worker_session.h"
 #include "wire/tcp.h"
 
@@ -31,6 +32,9 @@ class WorkerCompute {
   /// `to_host`: the link's other end is the host, which gets only the rows that it wants.
   void link_out(std::shared_ptr<Session> session, uint64_t activation,
                 std::shared_ptr<wire::Connection> link, bool to_host);
+  /// Times passes of the session's stage, in turn with what others have it run, and tells the host.
+  /// The session must not be active.
+  void measure(std::shared_ptr<Session> session, wire::Measure request);
   /// Forgets the session and its KV cache.
   void remove(std::shared_ptr<Session> session);
   /// A link's pending output was written.
@@ -52,6 +56,7 @@ class WorkerCompute {
   void post(Command command);
   void loop();
   void obey();
+  void measure_some();
   Lane* find(const Session& session);
   /// Reads what is there of a frame, and handles it when it is whole. False: nothing was there.
   bool receive(Lane& lane);
@@ -70,6 +75,13 @@ class WorkerCompute {
   std::atomic<int64_t> pass_started_{0};  ///< steady clock's nanoseconds, 0 while idle
   std::atomic<uint32_t> pass_allowed_{0};
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< the compute thread's
+  struct Measurement {
+    std::shared_ptr<Session> session;
+    std::unique_ptr<StageMeter> meter;
+    bool under_way = false;
+  };
+  /// Likewise. A session's stays for its next one, until the session becomes active.
+  std::vector<Measurement> measurements_;
   std::thread thread_;
 };
 

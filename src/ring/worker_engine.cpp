@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ring/plan.h"
+#include "ring/system_memory.h"
 #include "ring/worker_load.h"
 
 namespace tandem::ring {
@@ -23,6 +24,8 @@ constexpr auto kTick = 250ms;
 constexpr auto kRefusedLinger = 1s;
 constexpr auto kProgressEvery = 250ms;
 constexpr auto kDialTimeout = 3s;
+constexpr size_t kMaxEchoes = 16;
+constexpr auto kEchoTime = 10s;  // twice what measuring a link may take
 
 /// In a time that does not tell how many bytes were right.
 bool equal(const wire::Key& a, const wire::Key& b) {
@@ -66,7 +69,10 @@ wire::Bytes WorkerEngine::welcome() const {
   welcome.contract = contract_version();
   welcome.threads = options_.threads;
   welcome.memory_limit = options_.memory;
-  welcome.memory_free = options_.memory - std::min(options_.memory, cache_.used());
+  welcome.memory_available = available_memory();
+  welcome.memory_free = options_.memory == 0
+                            ? welcome.memory_available
+                            : options_.memory - std::min(options_.memory, cache_.used());
   welcome.software = software_version();
   return welcome.encode();
 }
@@ -87,7 +93,8 @@ wire::Bytes WorkerEngine::pong(const Session& session) const {
 }
 
 int WorkerEngine::next_timeout() const {
-  if (!strangers_.empty() || !sessions_.empty() || accept_again_ > wire::Clock::now()) {
+  if (!strangers_.empty() || !sessions_.empty() || !echoes_.empty() ||
+      accept_again_ > wire::Clock::now()) {
     return static_cast<int>(kTick / 1ms);
   }
   return 1000;  // idle stages expire to the second
@@ -103,6 +110,11 @@ void WorkerEngine::loop() {
     const size_t stranger_count = strangers_.size();
     for (const Stranger& stranger : strangers_) {
       polled.push_back({stranger.connection->fd(), POLLIN, 0});
+    }
+    const size_t echo_count = echoes_.size();
+    for (const EchoPeer& echo : echoes_) {
+      const bool pending = echo.connection->pending();
+      polled.push_back({echo.connection->fd(), static_cast<short>(pending ? POLLOUT : POLLIN), 0});
     }
     const auto sessions = sessions_;
     for (const auto& session : sessions) {
@@ -127,6 +139,11 @@ void WorkerEngine::loop() {
       const bool keep = polled[at].revents == 0 || greet(*stranger);
       stranger = keep ? std::next(stranger) : strangers_.erase(stranger);
     }
+    auto echo = echoes_.begin();
+    for (size_t i = 0; i < echo_count; ++i, ++at) {
+      const bool keep = polled[at].revents == 0 || answer(*echo->connection);
+      echo = keep ? std::next(echo) : echoes_.erase(echo);
+    }
     for (const auto& session : sessions) {
       const auto events = polled[at++].revents;
       bool keep = true;
@@ -146,6 +163,7 @@ void WorkerEngine::loop() {
   }
   while (!sessions_.empty()) end(sessions_.back());
   strangers_.clear();
+  echoes_.clear();
   tasks_.join();
   compute_->stop();
 }
@@ -161,8 +179,10 @@ void WorkerEngine::accept() {
     }
     if (!client->has_value()) return;
     if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
-    strangers_.push_back({std::make_unique<wire::Connection>(std::move(**client)),
-                          wire::Clock::now() + options_.hello_deadline, false});
+    strangers_.push_back(
+        {std::make_unique<wire::Connection>(
+             std::move(**client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
+         wire::Clock::now() + options_.hello_deadline, false});
   }
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the list owns the connection
 
@@ -186,6 +206,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
         if (header.type != wire::Type::kHello) return invalid("no hello");
         return connection->to_payload(header);
       });
+  if (!step.ok() && connection->drop_channel_for_plain_peer()) {
+    return refuse(stranger, ErrorKind::kPeer,
+                  "this worker takes only devices that prove the room's key (--key)");
+  }
+  if (!step.ok() && connection->channel() != nullptr) {
+    log(connection->peer() + ": " + step.error().message);
+  }
   if (!step.ok() || *step == wire::Connection::Step::kClosed) return false;
   if (*step == wire::Connection::Step::kNothing) return true;
   const auto hello = wire::Hello::decode(connection->payload());
@@ -203,7 +230,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
                       ": the answers would differ");
   }
   if (hello->role != wire::Role::kHost) {
-    if (greet_link(*hello, connection)) return false;  // it has moved on
+    if (hello->role == wire::Role::kEcho && echoes_.size() >= kMaxEchoes) {
+      return refuse(stranger, ErrorKind::kMemory,
+                    std::to_string(kMaxEchoes) + " measurements are under way already");
+    }
+    if (hello->role == wire::Role::kEcho && greet_echo(*hello, connection)) return false;
+    if (hello->role != wire::Role::kEcho && greet_link(*hello, connection))
+      return false;  // it has moved on
     return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
   }
   if (sessions_.size() >= kMaxSessions) {
@@ -220,7 +253,9 @@ bool WorkerEngine::greet(Stranger& stranger) {
   sessions_.push_back(std::make_shared<Session>(std::move(connection)));
   session_count_ = sessions_.size();
   sessions_.back()->tell(wire::Type::kWelcome, welcome());
-  log(sessions_.back()->peer + ": host connected (" + hello->software + ")");
+  const wire::TlsChannel* channel = sessions_.back()->control->channel();
+  log(sessions_.back()->peer + ": host connected (" + hello->software + ")" +
+      (channel == nullptr ? "" : ", device " + hex(channel->peer()) + ", code " + channel->code()));
   return false;
 }
 
@@ -242,6 +277,35 @@ bool WorkerEngine::greet_link(const wire::Hello& hello,
     return true;
   }
   return false;
+}
+
+bool WorkerEngine::greet_echo(const wire::Hello& hello,
+                              std::unique_ptr<wire::Connection>& connection) {
+  const bool expected = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+    return session->in_key && equal(*session->in_key, hello.key);
+  });
+  if (!expected) return false;
+  echoes_.push_back({std::move(connection), wire::Clock::now() + kEchoTime});
+  if (!echoes_.back().connection->send({.type = wire::Type::kWelcome}, welcome()).ok()) {
+    echoes_.pop_back();
+  }
+  return true;
+}
+
+bool WorkerEngine::answer(wire::Connection& echo) {
+  if (echo.pending()) return echo.flush().ok();
+  for (int i = 0; i < 16 && !echo.pending(); ++i) {
+    const auto step = echo.read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
+      if (header.type != wire::Type::kEcho) {
+        return invalid("a " + std::string(wire::name(header.type)) + " frame, expected an echo");
+      }
+      return echo.to_payload(header);
+    });
+    if (!step.ok() || *step == wire::Connection::Step::kClosed) return false;
+    if (*step == wire::Connection::Step::kNothing) return true;
+    if (!answer_echo(echo).ok()) return false;
+  }
+  return true;
 }
 
 bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
@@ -310,6 +374,7 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
     }
     case wire::Type::kActivate: {
       if (!session->ready) return invalid("activate before a stage is loaded");
+      if (session->measuring) return invalid("activate while passes are measured");
       TANDEM_ASSIGN(const wire::Activate activate, wire::Activate::decode(control.payload()));
       session->in_key = activate.in;
       session->out_key = activate.out;
@@ -317,6 +382,21 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
       session->activation = activate.number;
       compute_->activate(session);
       session->tell(wire::Type::kActivated);
+      return {};
+    }
+    case wire::Type::kMeasure: {
+      if (!session->ready) return invalid("measure before a stage is loaded");
+      if (session->activated) return invalid("measure after activate");
+      if (session->measuring) return invalid("a second measure while one is under way");
+      TANDEM_ASSIGN(wire::Measure request, wire::Measure::decode(control.payload()));
+      session->measuring = true;
+      compute_->measure(session, std::move(request));
+      return {};
+    }
+    case wire::Type::kTestLink: {
+      if (!session->activated) return invalid("test-link before activate");
+      TANDEM_ASSIGN(const wire::TestLink request, wire::TestLink::decode(control.payload()));
+      test_link(session, request);
       return {};
     }
     case wire::Type::kDial: {
@@ -330,31 +410,51 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
   }
 }
 
+Result<std::unique_ptr<wire::Connection>> WorkerEngine::call(const std::string& where,
+                                                             wire::Role role, const wire::Key& key,
+                                                             const Digest& pin) const {
+  const auto deadline = wire::Clock::now() + kDialTimeout;
+  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
+  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
+  if ((options_.tls == nullptr) != (pin == Digest{})) {
+    return invalid(
+        "a host without TLS can't have a worker with TLS connect to others, or the reverse");
+  }
+  auto link = std::make_unique<wire::Connection>(
+      std::move(socket), options_.tls == nullptr ? nullptr : options_.tls->connecting(pin));
+  TANDEM_TRY(link->secure_until(deadline));
+  wire::Hello hello;
+  hello.contract = contract_version();
+  hello.role = role;
+  hello.key = key;
+  hello.software = software_version();
+  TANDEM_TRY(link->send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
+  TANDEM_ASSIGN(const wire::Header answer, link->receive_until(deadline, 4096));
+  if (answer.type == wire::Type::kRefusal) {
+    TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(link->payload()));
+    return Error{ErrorKind::kPeer, refusal.reason};
+  }
+  if (answer.type != wire::Type::kWelcome) return invalid("no welcome from the next stage");
+  return link;
+}
+
 void WorkerEngine::dial(const std::shared_ptr<Session>& session, const wire::Dial& request) {
   tasks_.run([this, session, request, activation = session->activation.load()] {
-    const auto deadline = wire::Clock::now() + kDialTimeout;
-    auto attempt = [&]() -> Result<std::shared_ptr<wire::Connection>> {
-      TANDEM_ASSIGN(const wire::Address address, wire::parse_address(request.address));
-      TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
-      auto link = std::make_shared<wire::Connection>(std::move(socket));
-      wire::Hello hello;
-      hello.contract = contract_version();
-      hello.role = wire::Role::kLinkIn;
-      hello.key = request.key;
-      hello.software = software_version();
-      TANDEM_TRY(link->send_until(deadline, {.type = wire::Type::kHello}, hello.encode()));
-      TANDEM_ASSIGN(const wire::Header answer, link->receive_until(deadline, 4096));
-      if (answer.type == wire::Type::kRefusal) {
-        TANDEM_ASSIGN(const wire::Refusal refusal, wire::Refusal::decode(link->payload()));
-        return Error{ErrorKind::kPeer, refusal.reason};
-      }
-      if (answer.type != wire::Type::kWelcome) return invalid("no welcome from the next stage");
-      return link;
-    };
-    auto link = attempt();
+    auto link = call(request.address, wire::Role::kLinkIn, request.key, request.pin);
     if (!link.ok()) return session->refuse(link.error());
     compute_->link_out(session, activation, std::move(*link), false);
     session->tell(wire::Type::kDialed);
+  });
+}
+
+void WorkerEngine::test_link(const std::shared_ptr<Session>& session,
+                             const wire::TestLink& request) {
+  tasks_.run([this, session, request] {
+    const auto link = call(request.address, wire::Role::kEcho, request.key, request.pin);
+    if (!link.ok()) return session->refuse(link.error());
+    const auto tested = measure_link(**link);
+    if (!tested.ok()) return session->refuse(tested.error());
+    session->tell(wire::Type::kLinkTested, tested->encode());
   });
 }
 
@@ -370,6 +470,7 @@ void WorkerEngine::end(const std::shared_ptr<Session>& session) {
 void WorkerEngine::tick() {
   const auto now = wire::Clock::now();
   std::erase_if(strangers_, [&](const Stranger& stranger) { return stranger.deadline < now; });
+  std::erase_if(echoes_, [&](const EchoPeer& echo) { return echo.deadline < now; });
   tasks_.reap();
   cache_.expire();
   if (now - last_progress_ < kProgressEvery) return;

@@ -49,9 +49,16 @@ class WorkerEngine {
   /// These three return false if the client is to be dropped.
   bool greet(Stranger& stranger);
   bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
+  bool greet_echo(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
+  /// False if it is to be dropped.
+  static bool answer(wire::Connection& echo);
   bool listen_to(const std::shared_ptr<Session>& session);
   Status dispatch(const std::shared_ptr<Session>& session, const wire::Header& header);
   void dial(const std::shared_ptr<Session>& session, const wire::Dial& request);
+  /// A connection to another worker that was greeted and let in. `pin` zero: without TLS.
+  Result<std::unique_ptr<wire::Connection>> call(const std::string& where, wire::Role role,
+                                                 const wire::Key& key, const Digest& pin) const;
+  void test_link(const std::shared_ptr<Session>& session, const wire::TestLink& request);
   bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);
   void tick();
@@ -71,6 +78,12 @@ class WorkerEngine {
   std::atomic<size_t> session_count_{0};
   // The IO thread's.
   std::list<Stranger> strangers_;
+  /// Whoever measures the way to here.
+  struct EchoPeer {
+    std::unique_ptr<wire::Connection> connection;
+    wire::Clock::time_point deadline;
+  };
+  std::list<EchoPeer> echoes_;
   std::vector<std::shared_ptr<Session>> sessions_;
   wire::Clock::time_point accept_again_{};
   wire::Clock::time_point last_progress_{};

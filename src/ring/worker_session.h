@@ -50,6 +50,7 @@ struct Session {
   model::ModelConfig config;
   StageCache::Reservation kv;
   StageCache::Lease lease;
+  std::atomic<bool> measuring{false};  ///< cleared by the compute thread
 
   // The ring. Keys are the IO thread's; counters are written by the compute thread.
   std::optional<wire::Key> in_key;  ///< until the link with it has come

@@ -45,6 +45,16 @@ std::string_view name(Type type) {
       return "pong";
     case Type::kBye:
       return "bye";
+    case Type::kMeasure:
+      return "measure";
+    case Type::kMeasured:
+      return "measured";
+    case Type::kTestLink:
+      return "test-link";
+    case Type::kLinkTested:
+      return "link-tested";
+    case Type::kEcho:
+      return "echo";
   }
   return "unknown";
 }
@@ -68,9 +78,15 @@ uint32_t max_payload(Type type) {
     case Type::kReady:
     case Type::kActivate:
     case Type::kPong:
+    case Type::kMeasure:
+    case Type::kLinkTested:
       return 256;
     case Type::kDial:
+    case Type::kMeasured:
+    case Type::kTestLink:
       return 512;
+    case Type::kEcho:
+      return kMaxEchoBytes;
     case Type::kActivated:
     case Type::kDialed:
     case Type::kFence:

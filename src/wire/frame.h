@@ -23,7 +23,7 @@
 namespace tandem::wire {
 
 /// Raised whenever a frame or message changes its form or meaning.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint32_t kMagic = 0x4d444e54;  // "TNDM"
 inline constexpr size_t kHeaderBytes = 48;
 /// Tokens in one kStates frame. 4,096 tokens of a hidden size of 16,384 are 128 MiB.
@@ -31,6 +31,8 @@ inline constexpr uint32_t kMaxFrameTokens = 4096;
 inline constexpr uint32_t kMaxFrameBytes = 160u << 20;
 /// Bytes of a tensor in one kTensorChunk.
 inline constexpr uint32_t kMaxChunkBytes = 1u << 20;
+/// Payload of one kEcho, and of an answer to one.
+inline constexpr uint32_t kMaxEchoBytes = 256u << 10;
 
 enum class Type : uint8_t {
   kHello = 1,    ///< first frame of whoever connects: Hello
@@ -51,8 +53,13 @@ enum class Type : uint8_t {
   kPing,         ///< host to worker
   kPong,         ///< worker to host: Pong
   kBye,          ///< either side before it closes; no payload
+  kMeasure,      ///< host to worker: time passes of the stage: Measure
+  kMeasured,     ///< worker to host: Measured
+  kTestLink,     ///< host to worker: measure the way to another worker: TestLink
+  kLinkTested,   ///< worker to host: LinkTested; a kRefusal instead says why not
+  kEcho,         ///< both ways on a connection of Role::kEcho: Echo
 };
-inline constexpr uint8_t kLastType = static_cast<uint8_t>(Type::kBye);
+inline constexpr uint8_t kLastType = static_cast<uint8_t>(Type::kEcho);
 std::string_view name(Type type);
 
 /// What a kStates frame asks of a stage's sequence before its tokens are run. Travels in the header

@@ -29,6 +29,18 @@ void get(ByteReader& reader, std::array<uint8_t, N>& bytes) {
   for (size_t i = 0; i < part.size(); ++i) bytes[i] = static_cast<uint8_t>(part[i]);
 }
 
+void put(ByteWriter& writer, const Spread& spread) {
+  for (const uint64_t value : {spread.median, spread.low, spread.high}) writer.write(value);
+}
+
+/// False unless the values are in order and none is 0.
+bool get(ByteReader& reader, Spread& spread) {
+  for (uint64_t* value : {&spread.median, &spread.low, &spread.high}) {
+    *value = reader.read<uint64_t>();
+  }
+  return 0 < spread.low && spread.low <= spread.median && spread.median <= spread.high;
+}
+
 std::string_view cut(const std::string& text, size_t limit) {
   return std::string_view(text).substr(0, limit);
 }
@@ -71,7 +83,7 @@ Result<Hello> Hello::decode(std::span<const std::byte> bytes) {
   const auto role = reader.read<uint8_t>();
   get(reader, hello.key);
   hello.software = printable(reader.text(kMaxSoftware));
-  if (!reader.finished() || role < 1 || role > static_cast<uint8_t>(Role::kLinkOut)) {
+  if (!reader.finished() || role < 1 || role > static_cast<uint8_t>(Role::kEcho)) {
     return malformed("hello");
   }
   hello.role = static_cast<Role>(role);
@@ -85,6 +97,7 @@ Bytes Welcome::encode() const {
   writer.write(threads);
   writer.write(memory_limit);
   writer.write(memory_free);
+  writer.write(memory_available);
   writer.text(cut(software, kMaxSoftware));
   return writer.release();
 }
@@ -99,6 +112,7 @@ Result<Welcome> Welcome::decode(std::span<const std::byte> bytes) {
   welcome.threads = reader.read<uint32_t>();
   welcome.memory_limit = reader.read<uint64_t>();
   welcome.memory_free = reader.read<uint64_t>();
+  welcome.memory_available = reader.read<uint64_t>();
   welcome.software = printable(reader.text(kMaxSoftware));
   if (!reader.finished()) return malformed("welcome");
   return welcome;
@@ -231,6 +245,7 @@ Result<Activate> Activate::decode(std::span<const std::byte> bytes) {
 Bytes Dial::encode() const {
   ByteWriter writer;
   put(writer, key);
+  put(writer, pin);
   writer.text(cut(address, kMaxAddress));
   return writer.release();
 }
@@ -239,6 +254,7 @@ Result<Dial> Dial::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   Dial dial;
   get(reader, dial.key);
+  get(reader, dial.pin);
   dial.address = reader.text(kMaxAddress);
   if (!reader.finished()) return malformed("dial");
   return dial;
@@ -291,6 +307,114 @@ Result<Pong> Pong::decode(std::span<const std::byte> bytes) {
   pong.busy = reader.read<uint8_t>();
   if (!reader.finished() || pong.busy > 1) return malformed("pong");
   return pong;
+}
+
+Bytes Measure::encode() const {
+  ByteWriter writer;
+  for (const uint32_t value : {warm_up, repeats, budget_ms, position}) writer.write(value);
+  writer.write(static_cast<uint8_t>(widths.size()));
+  for (const uint32_t width : widths) writer.write(width);
+  return writer.release();
+}
+
+Result<Measure> Measure::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Measure measure;
+  for (uint32_t* value :
+       {&measure.warm_up, &measure.repeats, &measure.budget_ms, &measure.position}) {
+    *value = reader.read<uint32_t>();
+  }
+  const auto count = reader.read<uint8_t>();
+  if (!reader.ok() || count < 1 || count > kMostWidths) return malformed("measure");
+  for (uint8_t i = 0; i < count; ++i) {
+    measure.widths.push_back(reader.read<uint32_t>());
+    if (measure.widths.back() < 1 || measure.widths.back() > kMaxFrameTokens) {
+      return malformed("measure");
+    }
+  }
+  if (!reader.finished() || measure.warm_up > 1000 || measure.repeats < 1 ||
+      measure.repeats > 1000 || measure.budget_ms < 1 || measure.budget_ms > 60000) {
+    return malformed("measure");
+  }
+  return measure;
+}
+
+Bytes Measured::encode() const {
+  ByteWriter writer;
+  writer.write(static_cast<uint8_t>(widths.size()));
+  for (const Width& width : widths) {
+    writer.write(width.width);
+    writer.write(width.runs);
+    put(writer, width.nanoseconds);
+  }
+  return writer.release();
+}
+
+Result<Measured> Measured::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Measured measured;
+  const auto count = reader.read<uint8_t>();
+  if (!reader.ok() || count < 1 || count > Measure::kMostWidths) return malformed("measured");
+  for (uint8_t i = 0; i < count; ++i) {
+    Width width;
+    width.width = reader.read<uint32_t>();
+    width.runs = reader.read<uint32_t>();
+    if (!get(reader, width.nanoseconds) || width.runs < 1) return malformed("measured");
+    measured.widths.push_back(width);
+  }
+  if (!reader.finished()) return malformed("measured");
+  return measured;
+}
+
+Bytes TestLink::encode() const {
+  ByteWriter writer;
+  put(writer, key);
+  put(writer, pin);
+  writer.text(cut(address, kMaxAddress));
+  return writer.release();
+}
+
+Result<TestLink> TestLink::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  TestLink test;
+  get(reader, test.key);
+  get(reader, test.pin);
+  test.address = reader.text(kMaxAddress);
+  if (!reader.finished()) return malformed("test-link");
+  return test;
+}
+
+Bytes LinkTested::encode() const {
+  ByteWriter writer;
+  put(writer, rtt_ns);
+  put(writer, bytes_per_second);
+  return writer.release();
+}
+
+Result<LinkTested> LinkTested::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  LinkTested tested;
+  const bool good = get(reader, tested.rtt_ns) && get(reader, tested.bytes_per_second);
+  if (!good || !reader.finished()) return malformed("link-tested");
+  return tested;
+}
+
+Bytes Echo::encode() const {
+  ByteWriter writer;
+  writer.write(answer);
+  Bytes bytes = writer.release();
+  bytes.resize(bytes.size() + filler);
+  return bytes;
+}
+
+Result<Echo> Echo::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Echo echo;
+  echo.answer = reader.read<uint32_t>();
+  echo.filler = static_cast<uint32_t>(reader.remaining());
+  const bool answered = echo.answer >= sizeof echo.answer && echo.answer <= kMaxEchoBytes;
+  if (!reader.ok() || (echo.answer != 0 && !answered)) return malformed("echo");
+  return echo;
 }
 
 Result<std::string_view> decode_tensor_name(std::span<const std::byte> bytes) {

@@ -26,6 +26,7 @@ enum class Role : uint8_t {
   kHost = 1,     ///< the connection that a host loads and watches a worker through
   kLinkIn = 2,   ///< brings hidden states to the stage that expects `key`
   kLinkOut = 3,  ///< fetches hidden states from the stage that expects `key`
+  kEcho = 4,     ///< measures the way to a stage that expects `key`
 };
 
 /// The two versions come first and stay first in all versions, so that any two programs can tell
@@ -45,9 +46,10 @@ struct Welcome {
   uint32_t protocol = kProtocolVersion;
   uint32_t contract = 0;
   uint32_t threads = 0;
-  uint64_t memory_limit = 0;  ///< bytes for weights and KV caches; 0 is no limit
-  uint64_t memory_free = 0;   ///< of them not in use; 0 if no limit
-  std::string software;       ///< at most 64 bytes
+  uint64_t memory_limit = 0;      ///< bytes for weights and KV caches; 0 is no limit
+  uint64_t memory_free = 0;       ///< of them not in use; without a limit memory_available
+  uint64_t memory_available = 0;  ///< bytes that its system could still give; 0 if not known
+  std::string software;           ///< at most 64 bytes
 
   [[nodiscard]] Bytes encode() const;
   static Result<Welcome> decode(std::span<const std::byte> bytes);
@@ -117,6 +119,7 @@ struct Activate {
 
 struct Dial {
   Key key{};            ///< the next stage's `in`
+  Digest pin{};         ///< fingerprint of the device there; zero: without TLS
   std::string address;  ///< HOST:PORT, at most 300 bytes
 
   [[nodiscard]] Bytes encode() const;
@@ -157,6 +160,68 @@ struct Pong {
 
   [[nodiscard]] Bytes encode() const;
   static Result<Pong> decode(std::span<const std::byte> bytes);
+};
+
+/// Have the loaded stage run passes and time them, one width after the other.
+struct Measure {
+  static constexpr size_t kMostWidths = 8;
+  uint32_t warm_up = 0;  ///< passes of each width that are not timed, 0 to 1,000
+  uint32_t repeats = 1;  ///< and that are, 1 to 1,000
+  uint32_t budget_ms =
+      1;  ///< for each width, 1 to 60,000; two passes are timed at least, if so many are asked for
+  uint32_t position = 0;         ///< tokens that the sequence holds before
+  std::vector<uint32_t> widths;  ///< 1 to kMostWidths, each 1 to kMaxFrameTokens
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Measure> decode(std::span<const std::byte> bytes);
+};
+
+/// Median, least and greatest of several values.
+struct Spread {
+  uint64_t median = 0;
+  uint64_t low = 0;
+  uint64_t high = 0;
+};
+
+/// One entry for each width asked for, in that order.
+struct Measured {
+  struct Width {
+    uint32_t width = 0;
+    uint32_t runs = 0;   ///< passes that were timed, 1 or more
+    Spread nanoseconds;  ///< of a pass; never 0
+  };
+  std::vector<Width> widths;
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Measured> decode(std::span<const std::byte> bytes);
+};
+
+/// Measure the way to the worker at `address`, which expects `key`.
+struct TestLink {
+  Key key{};
+  Digest pin{};         ///< as in Dial
+  std::string address;  ///< HOST:PORT, at most 300 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<TestLink> decode(std::span<const std::byte> bytes);
+};
+
+struct LinkTested {
+  Spread rtt_ns;            ///< of an empty frame and its answer
+  Spread bytes_per_second;  ///< never 0
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<LinkTested> decode(std::span<const std::byte> bytes);
+};
+
+/// Answered by a kEcho of `answer` bytes payload in all, unless that is 0. The rest of the payload
+/// is filler.
+struct Echo {
+  uint32_t answer = 0;  ///< 0, or 4 to kMaxEchoBytes
+  uint32_t filler = 0;  ///< bytes that follow
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<Echo> decode(std::span<const std::byte> bytes);
 };
 
 /// A kNeedTensor's payload: a tensor's name of 1 to 512 bytes.

@@ -220,7 +220,7 @@ Connection::Place Connection::to_payload(const Header& header) {
   return {std::span(payload_), {}};
 }
 
-Result<ssize_t> Connection::receive(std::span<std::byte> first, std::span<std::byte> second) {
+Result<ssize_t> Connection::receive_plain(std::span<std::byte> first, std::span<std::byte> second) {
   std::array<iovec, 2> parts{iovec{first.data(), first.size()},
                              iovec{second.data(), second.size()}};
   msghdr message{};
@@ -242,6 +242,10 @@ Result<ssize_t> Connection::receive(std::span<std::byte> first, std::span<std::b
 bool Connection::readable() const {
   pollfd entry{fd(), POLLIN, 0};
   return ::poll(&entry, 1, 0) > 0;
+}
+
+Result<ssize_t> Connection::receive(std::span<std::byte> first, std::span<std::byte> second) {
+  return channel_ == nullptr ? receive_plain(first, second) : receive_sealed(first, second);
 }
 
 Result<Connection::Step> Connection::read(const Placer& placer) {
@@ -283,6 +287,11 @@ Status Connection::send(Header header, std::span<const std::byte> first,
   const auto head = encode(header);
   const size_t total = head.size() + header.length;
   const std::lock_guard lock(mutex_);
+  if (channel_ != nullptr) {
+    if (queue_.size() - sent_ > kMaxPending) return does_not_read();
+    bytes_out_.fetch_add(total, std::memory_order_relaxed);
+    return encrypt(head, first, second);
+  }
   size_t written = 0;
   if (sent_ == queue_.size()) {
     // sendmsg() reads only; the casts are POSIX's.
@@ -303,8 +312,7 @@ Status Connection::send(Header header, std::span<const std::byte> first,
     queue_.clear();
     sent_ = 0;
   } else if (queue_.size() - sent_ > kMaxPending) {
-    return Error{ErrorKind::kPeer, "the peer does not read: " +
-                                       std::to_string(queue_.size() - sent_) + " bytes wait"};
+    return does_not_read();
   }
   bytes_out_.fetch_add(total, std::memory_order_relaxed);
   if (written == total) return {};
@@ -367,6 +375,11 @@ Result<Header> Connection::receive_until(Clock::time_point deadline, uint32_t li
 void Connection::acknowledge() const {
   set_option(fd(), IPPROTO_TCP, TCP_QUICKACK, 1);
   set_option(fd(), IPPROTO_TCP, TCP_QUICKACK, 0);
+}
+
+Error Connection::does_not_read() const {
+  return Error{ErrorKind::kPeer,
+               "the peer does not read: " + std::to_string(queue_.size() - sent_) + " bytes wait"};
 }
 
 void Connection::shutdown() const {

@@ -22,6 +22,7 @@
 
 #include "base/result.h"
 #include "wire/frame.h"
+#include "wire/tls.h"
 
 namespace tandem::wire {
 
@@ -101,9 +102,12 @@ class Connection {
   using Placer = std::function<Result<Place>(const Header&)>;
 
   explicit Connection(Socket socket) : socket_(std::move(socket)) {}
+  /// A connection whose frames travel over TLS. `channel`'s Tls must outlive it. Until secure(),
+  /// read() carries the handshake on; the connecting side begins with secure_until().
+  Connection(Socket socket, std::unique_ptr<TlsChannel> channel);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
-  ~Connection() = default;
+  ~Connection();
 
   /// Reads as much of one frame as there is. Errors: kInvalid (not a frame, or refused by
   /// `placer`), kPeer (closed within a frame, reset).
@@ -136,6 +140,15 @@ class Connection {
   /// Errors: kInvalid, kPeer (closed, or silent until `deadline`).
   Result<Header> receive_until(Clock::time_point deadline, uint32_t limit);
 
+  /// Waits until both sides have proved who they are. Nothing to wait for without a channel.
+  /// Errors: kPeer (and why), kInvalid.
+  Status secure_until(Clock::time_point deadline);
+  /// The channel; null without TLS. Its peer() and code() may be read once frames travel.
+  [[nodiscard]] const TlsChannel* channel() const { return channel_.get(); }
+  /// The peer's first bytes were a frame without TLS, and read() has failed because of it. Takes
+  /// the channel away, so that the peer can be told why not.
+  bool drop_channel_for_plain_peer();
+
   /// Ends both directions; whoever polls the socket wakes up. Any thread.
   void shutdown() const;
   [[nodiscard]] int fd() const { return socket_.fd(); }
@@ -148,6 +161,14 @@ class Connection {
 
  private:
   Result<ssize_t> receive(std::span<std::byte> first, std::span<std::byte> second);
+  Result<ssize_t> receive_sealed(std::span<std::byte> first, std::span<std::byte> second);
+  [[nodiscard]] Error does_not_read() const;
+  Result<ssize_t> receive_plain(std::span<std::byte> first, std::span<std::byte> second);
+  /// Takes in one record, if it is there. False: not yet. At the end of the stream `ended` is set.
+  Result<bool> take_record(bool& ended);
+  Status send_channel();
+  Status encrypt(std::span<const std::byte> head, std::span<const std::byte> first,
+                 std::span<const std::byte> second);
 
   Socket socket_;
   std::array<std::byte, kHeaderBytes> head_{};
@@ -157,6 +178,12 @@ class Connection {
   std::vector<std::byte> payload_;
   std::atomic<uint64_t> bytes_in_{0};
   std::atomic<uint64_t> bytes_out_{0};
+
+  std::unique_ptr<TlsChannel> channel_;  ///< its use is guarded by mutex_
+  std::vector<std::byte> record_;        ///< the reader's: a record on its way in
+  size_t record_have_ = 0;
+  bool plain_peer_ = false;
+  std::vector<std::byte> plain_;  ///< the writer's: what goes into the next record
 
   std::mutex mutex_;  ///< guards queue_, queued_ and writing
   std::vector<std::byte> queue_;

@@ -9,9 +9,9 @@
 namespace tandem::cli_test {
 namespace {
 
-const std::vector<std::string> kCommands{"run",        "chat",     "worker", "models", "logits",
-                                         "perplexity", "tokenize", "bench",  "verify", "room",
-                                         "devices",    "settings", "hub"};
+const std::vector<std::string> kCommands{"run",        "chat",     "worker",  "models",   "logits",
+                                         "perplexity", "tokenize", "bench",   "verify",   "probe",
+                                         "plan",       "room",     "devices", "settings", "hub"};
 
 TEST(Help, EachFitsAScreenAndHasAnExample) {
   const std::string all = tandem_ok({"--help"});
@@ -58,6 +58,9 @@ TEST(WrongUse, EndsWith2AndTheReason) {
        "neon, dotprod, i8mm"},
       {{"run", "--split", "0-11", "Hi"}, "--split needs --workers or --local"},
       {{"run", "--local", "2", "--workers", "a:1", "Hi"}, "exclude each other"},
+      {{"run", "--local", "2", "--plan", "auto", "--split", "0-5,6-11", "Hi"},
+       "--plan auto and --split exclude each other"},
+      {{"plan", "--objective", "best"}, "expected one of fastest, throughput, memory"},
       {{"run", "--seed", "-3", "Hi"}, "--seed is '-3'; expected a whole number"},
       {{"worker", "--memory", "lots"}, "--memory: 'lots' is no size; expected one like 8G"},
       {{"logits"}, "expected either --tokens or --tokens-file"},

@@ -122,9 +122,17 @@ TEST(Messages, AreReadAsWrittenAndNothingElse) {
   expect_exact(Progress{LoadPhase::kLoading, 5, 10});
   expect_exact(Ready{1, 2, 3, LoadedFrom::kHost});
   expect_exact(Activate{});
-  expect_exact(Dial{{}, "127.0.0.1:4000"});
+  expect_exact(Dial{{}, {}, "127.0.0.1:4000"});
   expect_exact(Trouble{9, Blame::kUpstream, ErrorKind::kInvalid, true, "why"});
   expect_exact(Pong{1, 2, 3, 4, 5, 6, 7, 8, 1});
+  Measure measure;
+  measure.warm_up = 3;
+  measure.position = 77;
+  measure.widths = {1, 4, 4096};
+  expect_exact(measure);
+  expect_exact(Measured{{{1, 9, {2, 1, 3}}, {64, 5, {7, 7, 7}}}});
+  expect_exact(TestLink{{}, {}, "127.0.0.1:4000"});
+  expect_exact(LinkTested{{2, 1, 3}, {5, 4, 6}});
 }
 
 TEST(Messages, AnotherProtocolVersionIsStillUnderstoodAsSuch) {
@@ -157,6 +165,24 @@ TEST(Messages, RefuseValuesOutOfRange) {
   EXPECT_TRUE(Load::decode(load.encode()).ok());
   load.sequences = 65;
   EXPECT_FALSE(Load::decode(load.encode()).ok());
+  for (const Spread& wrong : {Spread{0, 0, 0}, Spread{1, 2, 3}, Spread{3, 1, 2}}) {
+    EXPECT_FALSE(LinkTested::decode(LinkTested{wrong, {1, 1, 1}}.encode()).ok());
+    EXPECT_FALSE(LinkTested::decode(LinkTested{{1, 1, 1}, wrong}.encode()).ok());
+    EXPECT_FALSE(Measured::decode(Measured{{{1, 1, wrong}}}.encode()).ok());
+  }
+  EXPECT_FALSE(Measured::decode(Measured{}.encode()).ok());
+  EXPECT_FALSE(Measured::decode(Measured{{{1, 0, {1, 1, 1}}}}.encode()).ok());
+  auto measures = [](const Measure& measure) { return Measure::decode(measure.encode()).ok(); };
+  EXPECT_TRUE(measures({0, 1, 1, 0, {1}}));
+  EXPECT_FALSE(measures({0, 1, 1, 0, {}}));
+  EXPECT_FALSE(measures({0, 1, 1, 0, {0}}));
+  EXPECT_FALSE(measures({0, 1, 1, 0, {kMaxFrameTokens + 1}}));
+  EXPECT_FALSE(measures({0, 0, 1, 0, {1}}));
+  EXPECT_FALSE(measures({0, 1, 60001, 0, {1}}));
+  EXPECT_FALSE(measures({1001, 1, 1, 0, {1}}));
+  EXPECT_FALSE(Echo::decode(Echo{3, 0}.encode()).ok());
+  EXPECT_FALSE(Echo::decode(Echo{kMaxEchoBytes + 1, 0}.encode()).ok());
+  EXPECT_EQ(Echo::decode(Echo{4, 9}.encode())->filler, 9u);
 }
 
 TEST(Messages, RandomBytesNeverDecodeToMuch) {

@@ -1,0 +1,156 @@
+#include "cli/room_plan.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string with_backend(const ring::PlanInput& input, const ring::PlanStage& stage) {
+  const ring::PlanDevice& device = input.devices[stage.device];
+  if (device.backends.size() == 1) return device.id;
+  return device.id + " (" + device.backends[stage.backend].name + ")";
+}
+
+}  // namespace
+
+ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest,
+                                 const model::StageOptions& local,
+                                 const std::vector<ring::RingWorker>& workers) {
+  ring::ProbeOptions options;
+  options.config_json = model.checkpoint->config_json();
+  options.config = model.config;
+  options.manifest = manifest;
+  options.source = model.checkpoint.get();
+  options.local = local;
+  options.workers = workers;
+  const auto line = std::make_shared<ProgressLine>();
+  options.progress = [line](std::string_view what) {
+    line->show("measuring " + std::string(what), 0, 0);
+  };
+  options.cancel = &cancel_flag();
+  return options;
+}
+
+Result<std::vector<ring::RingWorker>> planned_workers(const ring::ProbeOptions& options,
+                                                      bool quiet) {
+  TANDEM_ASSIGN(const ring::RoomProbe probe, ring::probe_room(options));
+  const ring::PlanInput input = ring::plan_input(options, probe);
+  TANDEM_ASSIGN(const ring::Plan plan, ring::plan(input));
+  if (plan.shortage) return Error{ErrorKind::kMemory, shortage_text(input, *plan.shortage)};
+  if (!quiet) note(plan_text(input, plan) + "\n");
+  std::vector<ring::RingWorker> workers;
+  for (const ring::PlanStage& stage : plan.stages) {
+    if (stage.device == input.host) continue;
+    // Devices are the host, then the workers.
+    workers.push_back(options.workers[stage.device - 1]);
+    workers.back().layers = stage.layers;
+  }
+  return workers;
+}
+
+std::string shortage_text(const ring::PlanInput& input, const ring::Short& shortage) {
+  std::string text;
+  if (shortage.host_too_small) {
+    text = "the host lends too little for the embedding and the head; ";
+  }
+  text += std::to_string(shortage.layers_held) + " of " + std::to_string(shortage.layers_needed) +
+          " layers fit, " + bytes_text(shortage.bytes_short) + " are short";
+  for (const auto& lender : shortage.could_lend) {
+    text += "; " + input.devices[lender.device].id + " could lend " + bytes_text(lender.bytes) +
+            " more" + (lender.enough ? ", which is enough" : "");
+  }
+  if (shortage.context_fits > 0) {
+    text += "; a context of " + std::to_string(shortage.context_fits) + " would fit";
+  }
+  if (shortage.four_bits_fit) text += "; weights of 4 bits would fit";
+  return text;
+}
+
+std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
+  if (plan.shortage) {
+    return "The room is short: " + shortage_text(input, *plan.shortage) + ".\n";
+  }
+  std::vector<std::vector<std::string>> rows{
+      {"device", "layers", "weights", "state", "ms a pass", "ms a hop"}};
+  for (const ring::PlanStage& stage : plan.stages) {
+    rows.push_back({with_backend(input, stage), ring::text(stage.layers),
+                    bytes_text(stage.weight_bytes), bytes_text(stage.state_bytes),
+                    number(stage.ms, 3), number(stage.hop_ms, 3)});
+  }
+  rows.push_back({input.devices[input.host].id, "embedding, head",
+                  bytes_text(input.model.ends_bytes), "", number(input.model.host_ms, 3), ""});
+  std::string text = table(rows, {false, false, true, true, true, true});
+  text += "predicted  " + number(plan.decode_tokens_per_second, 1) + " tokens/s, a lap " +
+          number(plan.lap_ms, 3) + " ms; a prompt " + number(plan.prefill_tokens_per_second, 1) +
+          " tokens/s\n";
+  if (plan.faster_alone) {
+    text += "One device alone would be faster: " + input.devices[*plan.faster_alone].id + " with " +
+            number(plan.alone_tokens_per_second, 1) + " tokens/s.\n";
+  }
+  for (const auto& [device, reason] : plan.left_out) {
+    text += input.devices[device].id + " gets no layers: " + std::string(name(reason)) + "\n";
+  }
+  if (!plan.proved && input.manual.empty()) {
+    text += "Not proved to be the best split: a lap may be " + number(plan.beyond_ms, 3) +
+            " ms too long.\n";
+  }
+  return text;
+}
+
+std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan) {
+  ordered_json object;
+  object["objective"] = std::string(name(input.objective));
+  object["context"] = input.model.context;
+  object["host"] = input.devices[input.host].id;
+  object["stages"] = ordered_json::array();
+  for (const ring::PlanStage& stage : plan.stages) {
+    object["stages"].push_back(
+        {{"device", input.devices[stage.device].id},
+         {"backend", input.devices[stage.device].backends[stage.backend].name},
+         {"layers", ring::text(stage.layers)},
+         {"bytes", stage.weight_bytes + stage.state_bytes},
+         {"weight_bytes", stage.weight_bytes},
+         {"state_bytes", stage.state_bytes},
+         {"ms_per_pass", stage.ms},
+         {"hop_ms", stage.hop_ms}});
+  }
+  if (!plan.shortage) {
+    object["predicted_tokens_per_second"] = plan.decode_tokens_per_second;
+    object["predicted_prefill_tokens_per_second"] = plan.prefill_tokens_per_second;
+    object["lap_ms"] = plan.lap_ms;
+    object["slowest_ms"] = plan.slowest_ms;
+    object["load_seconds"] = plan.load_seconds;
+    object["proved"] = plan.proved;
+    object["beyond_ms"] = plan.beyond_ms;
+    if (plan.faster_alone) {
+      object["faster_alone"] = {{"device", input.devices[*plan.faster_alone].id},
+                                {"tokens_per_second", plan.alone_tokens_per_second}};
+    }
+  }
+  object["left_out"] = ordered_json::array();
+  for (const auto& [device, reason] : plan.left_out) {
+    object["left_out"].push_back(
+        {{"device", input.devices[device].id}, {"reason", std::string(name(reason))}});
+  }
+  if (plan.shortage) {
+    const ring::Short& shortage = *plan.shortage;
+    ordered_json lenders = ordered_json::array();
+    for (const auto& lender : shortage.could_lend) {
+      lenders.push_back({{"device", input.devices[lender.device].id},
+                         {"bytes", lender.bytes},
+                         {"enough", lender.enough}});
+    }
+    object["short"] = {
+        {"layers_held", shortage.layers_held},    {"layers_needed", shortage.layers_needed},
+        {"bytes_short", shortage.bytes_short},    {"host_too_small", shortage.host_too_small},
+        {"could_lend", std::move(lenders)},       {"context_fits", shortage.context_fits},
+        {"four_bits_fit", shortage.four_bits_fit}};
+  }
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tandem::cli
