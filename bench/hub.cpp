@@ -307,6 +307,7 @@ void show(const char* what, std::vector<double>& values) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): out of memory ends it
 int main(int argc, char** argv) {
   const auto argument = [&](int i, size_t otherwise) {
     return argc > i ? static_cast<size_t>(std::strtoull(argv[i], nullptr, 10)) : otherwise;

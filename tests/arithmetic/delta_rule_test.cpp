@@ -35,7 +35,8 @@ TEST(DeltaRule, SoftplusIsWithinItsErrorBound) {
 }
 
 TEST(DeltaRule, ConstantsOfDecayAreExponentials) {
-  for (double a = -30; a <= 30; a += 0.01) {
+  for (int step = -3000; step <= 3000; ++step) {
+    const double a = step * 0.01;
     const long double exact = std::exp(static_cast<long double>(a)) * 1.4426950408889634074L;
     EXPECT_LT(std::abs(decay_constant(a) - exact), exact * 0x1p-24L) << a;
   }
@@ -44,7 +45,8 @@ TEST(DeltaRule, ConstantsOfDecayAreExponentials) {
 TEST(DeltaRule, SlowDecayKeepsItsRate) {
   // What is left after as many steps as halve a state: the rate's relative error, not the decay's.
   for (const float a_log : {-4.0F, -1.0F, 0.0F, 2.0F}) {
-    for (float a = -9; a <= 4; a += 0.37F) {
+    for (int step = 0; step <= 35; ++step) {
+      const float a = -9.0F + 0.37F * static_cast<float>(step);
       const long double rate = std::exp(static_cast<long double>(a_log)) *
                                std::log1p(std::exp(static_cast<long double>(a) + 0.5L));
       const float g = decay(a, 0.5F, decay_constant(a_log));

@@ -30,7 +30,8 @@ TEST(Run, AnswersAsTransformersDoesWhereverItsChoiceIsClear) {
       if (prompt["steps"][i]["margin"].get<double>() <= 0.1) break;  // a close call: texts may part
       ASSERT_LT(i, tokens.size());
       EXPECT_EQ(tokens[i], wanted[i]) << "step " << i << " of " << prompt["user"];
-      if (wanted[i] == 2 || wanted[i] == 0) break;  // the end
+      const int token = wanted[i].get<int>();
+      if (token == 2 || token == 0) break;  // the end
     }
   }
 }

@@ -129,6 +129,7 @@ TEST_F(Cache, ProcessesThatLeaveExpertsOnDiskFillOneFolderTogether) {
   for (int round = 0; round < 5; ++round) {
     fs::remove_all(folder_);
     std::vector<std::unique_ptr<Process>> processes;
+    processes.reserve(4);
     for (int i = 0; i < 4; ++i) processes.push_back(std::make_unique<Process>(mixture()));
     for (const auto& process : processes) {
       const Output output = process->finish();

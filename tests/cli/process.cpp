@@ -44,9 +44,11 @@ Process::Process(const std::vector<std::string>& arguments,
   EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
   const std::string program = std::string(TANDEM_BINARY_DIR) + "/tandem";
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
+  argv.reserve(arguments.size() + 2);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   std::vector<char*> envp;
+  envp.reserve(environment.size() + 2);
   for (const std::string& one : environment) envp.push_back(const_cast<char*>(one.c_str()));
   // The tests' own weights are quantized each time, unless a test is about the cache.
   std::string no_cache = "TANDEM_CACHE=off";

@@ -41,7 +41,7 @@ TEST(RandomAt, EveryBitIsOneHalfOfTheTime) {
   }
   for (int bit = 0; bit < 64; ++bit) {
     // Six standard deviations: a sound generator fails once in eight million runs of this test.
-    EXPECT_NEAR(ones[bit], kDraws / 2, 6 * std::sqrt(kDraws) / 2) << "bit " << bit;
+    EXPECT_NEAR(ones[bit], kDraws / 2.0, 6 * std::sqrt(kDraws) / 2) << "bit " << bit;
   }
 }
 

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 /// Runs a program to its end, quietly, as `user` if that is not 0; its exit code.
 int run(const std::vector<std::string>& command, uid_t user, gid_t group, const fs::path& log) {
   std::vector<char*> argv;
+  argv.reserve(command.size() + 1);
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t pid = ::fork();

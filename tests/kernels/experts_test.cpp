@@ -111,6 +111,7 @@ class Reference {
     std::vector<float> weights(kChosen);
     EXPECT_TRUE(arithmetic::route({logits, kExperts}, way.normalize, chosen, weights));
     std::vector<std::vector<float>> outputs;
+    outputs.reserve(chosen.size() + 1);
     for (const uint32_t e : chosen) {
       outputs.push_back(mlp(model.experts[e], x, way.activation, way.biased));
     }
@@ -119,6 +120,7 @@ class Reference {
       weights.push_back(arithmetic::logistic_f32(logits[kExperts]));
     }
     std::vector<const float*> rows;
+    rows.reserve(outputs.size());
     for (const auto& output : outputs) rows.push_back(output.data());
     std::vector<float> out(kHidden);
     arithmetic::weighted_sum(rows, weights, out);

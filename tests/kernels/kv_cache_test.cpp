@@ -166,7 +166,8 @@ TEST(KvCache, NarrowTakesTheLeastMultiplierAndKeepsWithinHalfOfIt) {
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_GE(q[i], -127);
       ASSERT_LE(2 * std::abs(q[i] * m - values[i]), m);
-      const double closest = std::floor((values[i] + (m - 1) / 2) / static_cast<double>(m - 1));
+      const int half = (m - 1) / 2;
+      const double closest = std::floor((values[i] + half) / static_cast<double>(m - 1));
       less_would_do = less_would_do && std::fabs(closest) <= 127;
     }
     ASSERT_FALSE(less_would_do) << m;

@@ -68,6 +68,7 @@ class Random {
 /// Bits of floats, for messages that show which differ.
 inline std::vector<uint32_t> bits(const std::vector<float>& values) {
   std::vector<uint32_t> result;
+  result.reserve(values.size());
   for (const float value : values) result.push_back(std::bit_cast<uint32_t>(value));
   return result;
 }

@@ -254,8 +254,8 @@ TEST(Ring, GoesThroughTheHostWhereWorkersCantReachEachOther) {
       if (said.ok() && said->role == wire::Role::kLinkIn && links++ == 0) continue;
       std::shared_ptr<wire::Connection> server = raw(workers.workers[1]->address());
       EXPECT_TRUE(server->send({.type = wire::Type::kHello}, client->payload()).ok());
-      auto pump = [&stop](std::shared_ptr<wire::Connection> from,
-                          std::shared_ptr<wire::Connection> to) {
+      auto pump = [&stop](const std::shared_ptr<wire::Connection>& from,
+                          const std::shared_ptr<wire::Connection>& to) {
         while (!stop) {
           if (!wire::wait_for(from->fd(), false,
                               wire::Clock::now() + std::chrono::milliseconds(50))) {

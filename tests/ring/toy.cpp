@@ -88,9 +88,10 @@ class ToyStage final : public model::Stage {
 }  // namespace
 
 ring::StageLoader loader(std::shared_ptr<Behaviour> behaviour) {
-  return [behaviour](const model::ModelConfig& config, const model::StageOptions& options,
-                     weights::TensorSource& source,
-                     const model::LoadProgress& progress) -> Result<std::unique_ptr<model::Stage>> {
+  return [behaviour = std::move(behaviour)](
+             const model::ModelConfig& config, const model::StageOptions& options,
+             weights::TensorSource& source,
+             const model::LoadProgress& progress) -> Result<std::unique_ptr<model::Stage>> {
     std::vector<uint32_t> weights;
     for (uint32_t layer = options.first_layer; layer < options.last_layer; ++layer) {
       Sha256 hash;

@@ -77,6 +77,7 @@ TEST(Worker, IdleConnectionsDontBlockTheNextClient) {
   Model model;
   const Workers workers(1);
   std::vector<std::unique_ptr<wire::Connection>> idle;
+  idle.reserve(200);
   for (int i = 0; i < 200; ++i) idle.push_back(raw(workers.workers[0]->address()));
   // Half a hello each from some of them.
   const auto head = wire::encode({.type = wire::Type::kHello, .length = 100});

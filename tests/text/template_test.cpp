@@ -114,7 +114,8 @@ TEST(Template, LongStringsCostStepsByTheirLength) {
         std::string("{% if x.rfind(y) %}{% endif %}"),
         std::string("{% if x == x ~ '' %}{% endif %}"),
         std::string("{% if x in {x: 1} %}{% endif %}"), std::string("{% if x[-1] %}{% endif %}")}) {
-    const std::string message = failure(text + loop + work + "{% endfor %}");
+    const std::string message =
+        failure(std::string(text).append(loop).append(work).append("{% endfor %}"));
     EXPECT_TRUE(message.find("steps") != std::string::npos ||
                 message.find("bytes") != std::string::npos)
         << work << ": " << message;

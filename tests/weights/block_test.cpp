@@ -88,7 +88,8 @@ Wide element(DType dtype, const Bytes& b, size_t i) {
       return half_at(b, 0) * signed_byte(b, 2 + i);
     case DType::kQ2K: {
       const int q = bits_at(b, (16 + half_block * 32 + within % 32) * 8 + within / 32 * 2, 2);
-      return half_at(b, 80) * (b[i / 16] % 16) * q - half_at(b, 82) * (b[i / 16] / 16);
+      const int minimum = b[i / 16] / 16;
+      return half_at(b, 80) * (b[i / 16] % 16) * q - half_at(b, 82) * minimum;
     }
     case DType::kQ3K: {
       const int q = bits_at(b, (32 + half_block * 32 + within % 32) * 8 + within / 32 * 2, 2);

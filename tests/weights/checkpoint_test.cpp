@@ -263,6 +263,7 @@ TEST(Checkpoint, GivesTensorsToManyThreads) {
   auto checkpoint = Checkpoint::open(source_path("tests/data/oracle/qwen3"));
   ASSERT_TRUE(checkpoint.ok());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<uint64_t> bytes{0};
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {

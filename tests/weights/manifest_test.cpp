@@ -156,7 +156,7 @@ struct Raw {
   uint8_t dtype = 2;
   std::vector<uint64_t> shape = {2, 3};
   int dims = -1;  ///< -1: as many as in shape
-  std::string rest = "";
+  std::string rest{};
 
   [[nodiscard]] std::vector<std::byte> bytes() const {
     ByteWriter writer;

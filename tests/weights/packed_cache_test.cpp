@@ -40,12 +40,14 @@ std::vector<PackedMatrix> matrices(uint32_t seed) {
 
 std::vector<PackedMatrix> shared(const std::vector<PackedMatrix>& all) {
   std::vector<PackedMatrix> views;
+  views.reserve(all.size());
   for (const PackedMatrix& one : all) views.push_back(one.share());
   return views;
 }
 
 std::vector<PackedShape> shapes_of(const std::vector<PackedMatrix>& all) {
   std::vector<PackedShape> shapes;
+  shapes.reserve(all.size());
   for (const PackedMatrix& one : all) shapes.push_back({one.format, one.rows, one.columns});
   return shapes;
 }

@@ -387,8 +387,8 @@ TEST(SafetensorsWriter, LeavesNothingBehindUnlessFinished) {
 
 TEST(SafetensorsWriter, RefusesWhatTheReaderWouldRefuse) {
   const TemporaryFolder folder;
-  const auto refused = [&](std::vector<StoredTensor> tensors) {
-    return !SafetensorsWriter::create(folder / "f", std::move(tensors)).ok();
+  const auto refused = [&](const std::vector<StoredTensor>& tensors) {
+    return !SafetensorsWriter::create(folder / "f", tensors).ok();
   };
   EXPECT_TRUE(refused({{"a", StoredType::kF32, {1}}, {"a", StoredType::kF32, {1}}}));
   EXPECT_TRUE(refused({{"a/b", StoredType::kF32, {1}}}));

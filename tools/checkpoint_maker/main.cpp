@@ -116,8 +116,7 @@ Status write_shard(const fs::path& path, std::span<const MadeTensor> tensors, ui
       pieces.push_back({&random[i], first, std::min(kChunk, count - first)});
     }
   }
-  TANDEM_ASSIGN(auto writer,
-                weights::SafetensorsWriter::create(path, std::move(stored), {{"format", "pt"}}));
+  TANDEM_ASSIGN(auto writer, weights::SafetensorsWriter::create(path, stored, {{"format", "pt"}}));
   std::vector<uint16_t> buffers[2] = {std::vector<uint16_t>(kChunk), std::vector<uint16_t>(kChunk)};
   const auto make = [&](size_t index) {
     const Piece& piece = pieces[index];

@@ -35,7 +35,7 @@ Result<api::Functions> load_library(const std::string& path) {
 #undef TANDEM_WEBGPU_LOAD
     if (!missing.empty()) {
       dlclose(library);
-      return unsupported("WebGPU library " + name + " has no " + missing);
+      return unsupported(std::string("WebGPU library ").append(name).append(" has no ") + missing);
     }
     return functions;
   }

@@ -159,8 +159,8 @@ ExprPtr ExpressionParser::parse_not() {
 
 ExprPtr ExpressionParser::parse_compare() {
   constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<", "<=", ">", ">="};
-  ExprPtr left = parse_sum();
-  ExprPtr expr;
+  ExprPtr result = parse_sum();
+  Expr* compare = nullptr;  // `result`, once there is something to compare
   while (!failed()) {
     std::string op;
     const Position position = current().position;
@@ -177,15 +177,16 @@ ExprPtr ExpressionParser::parse_compare() {
     } else {
       break;
     }
-    if (expr == nullptr) {
-      expr = make(ExprKind::kCompare, position);
-      add(*expr, std::move(left));
+    if (compare == nullptr) {
+      ExprPtr expr = make(ExprKind::kCompare, position);
+      compare = expr.get();
+      add(*expr, std::move(result));
+      result = std::move(expr);
     }
-    expr->names.push_back(op);
-    add(*expr, parse_sum());
+    compare->names.push_back(op);
+    add(*compare, parse_sum());
   }
-  if (expr != nullptr) return expr;
-  return left;
+  return result;
 }
 
 ExprPtr ExpressionParser::parse_sum() {
