@@ -200,6 +200,14 @@ Result<OwnerSettings> parse_settings(std::string_view json) {
 }
 
 Result<OwnerSettings> parse_settings_toml(std::string_view toml) {
+  // What the library does beyond ASCII is undefined for some characters (U+FCFF), and no setting
+  // needs any.
+  const auto foreign =
+      std::find_if(toml.begin(), toml.end(), [](char c) { return (c & 0x80) != 0; });
+  if (foreign != toml.end()) {
+    return invalid("settings: line " + std::to_string(1 + std::count(toml.begin(), foreign, '\n')) +
+                   ": expected ASCII characters only");
+  }
   // The library reports with exceptions; they end here.
   try {
     return read_object(to_json(toml::parse(toml)));

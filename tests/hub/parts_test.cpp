@@ -28,6 +28,12 @@ std::string bytes_of_hex(const std::string& text) {
   return bytes;
 }
 
+TEST(SettingsToml, RefusesWhatTheLibraryDoesNotDefine) {
+  const auto settings = parse_settings_toml("\nv\xEF\xB3\xBF");
+  ASSERT_FALSE(settings.ok());
+  EXPECT_EQ(settings.error().message, "settings: line 2: expected ASCII characters only");
+}
+
 TEST(Secret, HkdfIsThatOfRfc5869) {
   // Test case 3: no salt, no info, and only then is `label` what the RFC's vector has.
   const std::string key(22, '\x0b');
