@@ -34,9 +34,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!again.ok() || settings_json(*again) != once) std::abort();
       return 0;
     }
-    case 3:
-      (void)parse_settings_toml(text).ok();
-      return 0;
     default: {
       const auto bytes = from_base64url(text);
       if (bytes.has_value() && base64url(*bytes) != text) std::abort();
