@@ -242,22 +242,37 @@ Result<Activate> Activate::decode(std::span<const std::byte> bytes) {
   return activate;
 }
 
-Bytes Dial::encode() const {
+namespace {
+
+// Messages that name a device to connect to: Dial and TestLink.
+template <typename Message>
+Bytes encode_way(const Message& message) {
   ByteWriter writer;
-  put(writer, key);
-  put(writer, pin);
-  writer.text(cut(address, kMaxAddress));
+  put(writer, message.key);
+  put(writer, message.pin);
+  writer.text(cut(message.address, kMaxAddress));
   return writer.release();
 }
 
-Result<Dial> Dial::decode(std::span<const std::byte> bytes) {
+template <typename Message>
+Result<Message> decode_way(std::span<const std::byte> bytes, std::string_view name) {
   ByteReader reader(bytes);
-  Dial dial;
-  get(reader, dial.key);
-  get(reader, dial.pin);
-  dial.address = reader.text(kMaxAddress);
-  if (!reader.finished()) return malformed("dial");
-  return dial;
+  Message message;
+  get(reader, message.key);
+  get(reader, message.pin);
+  message.address = reader.text(kMaxAddress);
+  if (!reader.finished()) return malformed(name);
+  return message;
+}
+
+}  // namespace
+
+Bytes Dial::encode() const {
+  return encode_way(*this);
+}
+
+Result<Dial> Dial::decode(std::span<const std::byte> bytes) {
+  return decode_way<Dial>(bytes, "dial");
 }
 
 Bytes Trouble::encode() const {
@@ -367,21 +382,11 @@ Result<Measured> Measured::decode(std::span<const std::byte> bytes) {
 }
 
 Bytes TestLink::encode() const {
-  ByteWriter writer;
-  put(writer, key);
-  put(writer, pin);
-  writer.text(cut(address, kMaxAddress));
-  return writer.release();
+  return encode_way(*this);
 }
 
 Result<TestLink> TestLink::decode(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  TestLink test;
-  get(reader, test.key);
-  get(reader, test.pin);
-  test.address = reader.text(kMaxAddress);
-  if (!reader.finished()) return malformed("test-link");
-  return test;
+  return decode_way<TestLink>(bytes, "test-link");
 }
 
 Bytes LinkTested::encode() const {
