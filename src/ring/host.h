@@ -19,6 +19,7 @@
 #include "ring/worker.h"
 #include "weights/manifest.h"
 #include "weights/source.h"
+#include "wire/tcp.h"
 
 namespace tandem::ring {
 
@@ -57,6 +58,8 @@ struct RingOptions {
   uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
   /// Null: no encryption, and the workers must have none either.
   std::shared_ptr<const wire::Tls> tls;
+  /// Makes all connections to workers; empty: wire::dial_tcp.
+  wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.

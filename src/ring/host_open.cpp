@@ -79,6 +79,7 @@ PeerModel RingState::peer_model() {
     options_.progress(event);
   };
   model.tls = options_.tls;
+  model.dialler = options_.dialler;
   model.cancel = options_.cancel;
   model.give_up = &give_up_;
   return model;

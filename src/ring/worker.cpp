@@ -27,6 +27,9 @@ Worker::~Worker() = default;
 const std::string& Worker::address() const {
   return engine_->address();
 }
+void Worker::adopt(wire::Socket client) {
+  engine_->adopt(std::move(client));
+}
 void Worker::stop() {
   engine_->stop();
 }

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "model/stage.h"
 #include "weights/source.h"
+#include "wire/tcp.h"
 #include "wire/tls.h"
 
 namespace tandem::ring {
@@ -36,6 +37,7 @@ struct WorkerOptions {
   std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
   StageLoader load;                             ///< empty: model::Stage::load
   std::shared_ptr<const wire::Tls> tls;         ///< null: no encryption, whoever comes is served
+  wire::Dialler dialler;  ///< makes links to the next stage's worker; empty: wire::dial_tcp
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);
@@ -58,6 +60,9 @@ class Worker {
 
   /// HOST:PORT with the port that was chosen.
   [[nodiscard]] const std::string& address() const;
+  /// Takes a stream that came another way than to the address as a client that connected, such as
+  /// one through a hub's relay. It must not block. Any thread.
+  void adopt(wire::Socket client);
   /// Closes all connections and waits for the threads; a pass under way is waited for.
   void stop();
   /// Returns once stop() was called.

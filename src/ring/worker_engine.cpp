@@ -159,6 +159,12 @@ void WorkerEngine::loop() {
     }
     // After the strangers, whose places in `polled` a new one would shift.
     if (polled[1].revents != 0) accept();
+    std::vector<wire::Socket> adopted;
+    {
+      const std::lock_guard lock(adopted_mutex_);
+      adopted.swap(adopted_);
+    }
+    for (wire::Socket& client : adopted) welcome_stranger(std::move(client));
     tick();
   }
   while (!sessions_.empty()) end(sessions_.back());
@@ -178,13 +184,25 @@ void WorkerEngine::accept() {
       return;
     }
     if (!client->has_value()) return;
-    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
-    strangers_.push_back(
-        {std::make_unique<wire::Connection>(
-             std::move(**client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
-         wire::Clock::now() + options_.hello_deadline, false});
+    welcome_stranger(std::move(**client));
   }
+}
+
+void WorkerEngine::welcome_stranger(wire::Socket client) {
+  if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
+  strangers_.push_back(
+      {std::make_unique<wire::Connection>(
+           std::move(client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
+       wire::Clock::now() + options_.hello_deadline, false});
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the list owns the connection
+
+void WorkerEngine::adopt(wire::Socket client) {
+  {
+    const std::lock_guard lock(adopted_mutex_);
+    if (adopted_.size() < kMaxStrangers) adopted_.push_back(std::move(client));
+  }
+  wake_.wake();
+}
 
 bool WorkerEngine::refuse(Stranger& stranger, ErrorKind kind, const std::string& reason) {
   const auto payload = wire::Refusal{kind, reason}.encode();
@@ -414,12 +432,12 @@ Result<std::unique_ptr<wire::Connection>> WorkerEngine::call(const std::string& 
                                                              wire::Role role, const wire::Key& key,
                                                              const Digest& pin) const {
   const auto deadline = wire::Clock::now() + kDialTimeout;
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
   if ((options_.tls == nullptr) != (pin == Digest{})) {
     return invalid(
         "a host without TLS can't have a worker with TLS connect to others, or the reverse");
   }
+  TANDEM_ASSIGN(wire::Socket socket, options_.dialler ? options_.dialler(where, kDialTimeout)
+                                                      : wire::dial_tcp(where, kDialTimeout));
   auto link = std::make_unique<wire::Connection>(
       std::move(socket), options_.tls == nullptr ? nullptr : options_.tls->connecting(pin));
   TANDEM_TRY(link->secure_until(deadline));

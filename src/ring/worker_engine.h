@@ -29,6 +29,7 @@ class WorkerEngine {
   WorkerEngine(const WorkerEngine&) = delete;
   WorkerEngine& operator=(const WorkerEngine&) = delete;
 
+  void adopt(wire::Socket client);
   void stop();
   void serve();
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -46,6 +47,7 @@ class WorkerEngine {
   void loop();
   int next_timeout() const;
   void accept();
+  void welcome_stranger(wire::Socket client);
   /// These three return false if the client is to be dropped.
   bool greet(Stranger& stranger);
   bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
@@ -86,6 +88,8 @@ class WorkerEngine {
   std::list<EchoPeer> echoes_;
   std::vector<std::shared_ptr<Session>> sessions_;
   wire::Clock::time_point accept_again_{};
+  std::mutex adopted_mutex_;  ///< guards adopted_
+  std::vector<wire::Socket> adopted_;
   wire::Clock::time_point last_progress_{};
   // Loads and dials. After sessions_, so that they end first; they use the cache and the compute
   // thread.

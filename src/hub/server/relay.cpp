@@ -13,7 +13,10 @@ using std::chrono::seconds;
 namespace {
 
 constexpr auto kPartnerPatience = seconds(30);
-constexpr auto kIdle = seconds(120);
+/// Between two bytes: links between devices rest between answers. That an end is gone, the sockets'
+/// own probes tell.
+constexpr auto kIdle = seconds(3600);
+constexpr auto kSlow = seconds(120);  // for 16 KiB to be read by the other end
 constexpr size_t kMaxWaiting = 4096;
 constexpr size_t kMaxWaitingOfCaller = 64;
 constexpr size_t kMaxOfCaller = 256;
@@ -21,8 +24,9 @@ constexpr size_t kMaxOfCaller = 256;
 /// On the stream's own executor, whoever calls.
 asio::awaitable<bool> write_there(std::shared_ptr<TlsStream> stream, std::string_view bytes) {
   auto writing = [](std::shared_ptr<TlsStream> to, std::string_view what) -> asio::awaitable<bool> {
-    to->set_deadline(kIdle);
+    to->set_deadline(kSlow);
     const bool written = co_await to->write(what);
+    to->set_deadline(kIdle);
     co_return written;
   };
   const bool done =
