@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cli/cache.h"
 #include "cli/flags.h"
+#include "cli/observe.h"
 #include "cli/output.h"
 #include "kernels/profile.h"
 #include "model/stage.h"
@@ -50,7 +51,8 @@ struct ModelFlags {
   std::string experts_memory;  ///< a size, or empty: all experts are in memory
   std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
   bool quiet = false;
-  bool table = true;  ///< show who holds what, unless quiet
+  bool table = true;     ///< show who holds what, unless quiet
+  ObserveFlags observe;  ///< what run and chat are asked to show of themselves
 
   void add_model(Flags& flags);  ///< -m
   void add_all(Flags& flags);    ///< -m and all others
@@ -140,6 +142,8 @@ class Session {
   [[nodiscard]] ring::Ring& ring() { return *ring_; }
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
+  /// Tells the event log of an answer: how many tokens, how fast, how it ended.
+  void tell(const ring::Answer& answer) const;
   [[nodiscard]] uint32_t batch() const { return batch_; }
   /// Of all layers' state. Needs Options::identify.
   [[nodiscard]] model::StateIdentity identity() const;
@@ -162,6 +166,9 @@ class Session {
   std::shared_ptr<weights::PackedCache> cache_;
   bool quiet_ = false;
   std::unique_ptr<ring::LocalWorkers> local_;
+  std::shared_ptr<ring::HostMetrics> metrics_;
+  std::shared_ptr<observe::MetricsServer> metrics_server_;
+  observe::EventLog events_;
   std::unique_ptr<ring::Ring> ring_;
   std::unique_ptr<model::Ends> ends_;
   uint32_t context_ = 0;

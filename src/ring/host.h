@@ -15,6 +15,8 @@
 #include "model/config.h"
 #include "model/hidden.h"
 #include "model/stage.h"
+#include "observe/event_log.h"
+#include "ring/host_metrics.h"
 #include "ring/plan.h"
 #include "ring/worker.h"
 #include "weights/manifest.h"
@@ -62,6 +64,8 @@ struct RingOptions {
   wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
+  std::shared_ptr<HostMetrics> metrics;  ///< counted there; may be null
+  observe::EventLog events;              ///< told what happens
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.
   const std::atomic<bool>* cancel = nullptr;
 };

@@ -262,6 +262,8 @@ Status RingState::prove() {
 }
 
 Status RingState::establish() {
+  const auto start = wire::Clock::now();
+  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->opening);
   monitor_.reset();
   failure_.reset();
   wake_.clear();
@@ -278,6 +280,7 @@ Status RingState::establish() {
     }
   }
   if (!status.ok()) failure_ = status.error();
+  report_opening(start, status);
   return status;
 }
 

@@ -42,6 +42,9 @@ uint64_t Worker::memory_used() const {
 size_t Worker::stages() const {
   return engine_->cache().stages();
 }
+std::string Worker::metrics() const {
+  return engine_->metrics();
+}
 size_t Worker::sessions() const {
   return engine_->sessions();
 }

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "model/stage.h"
+#include "observe/event_log.h"
 #include "weights/source.h"
 #include "wire/tcp.h"
 #include "wire/tls.h"
@@ -43,6 +44,7 @@ struct WorkerOptions {
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);
   /// Told about clients and loads, one line each; from the worker's threads. May be empty.
   std::function<void(const std::string&)> log;
+  observe::EventLog events;  ///< the same for programs
 };
 
 class WorkerEngine;
@@ -73,6 +75,8 @@ class Worker {
   [[nodiscard]] size_t stages() const;
   /// Hosts connected.
   [[nodiscard]] size_t sessions() const;
+  /// All that it counts, for Prometheus.
+  [[nodiscard]] std::string metrics() const;
 
  private:
   explicit Worker(std::unique_ptr<WorkerEngine> engine);

@@ -87,6 +87,14 @@ struct Core {
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
+    options.events.write("error", "", {{"reason", line}});
+  }
+  /// Of something that was done for `device`, if the response says so.
+  void tell(const Response& response, std::string_view kind, std::string_view device,
+            std::string_view room = {}) const {
+    if (response.status >= 400 || !options.events) return;
+    if (room.empty()) return options.events.write(kind, device);
+    options.events.write(kind, device, {{"room", room}});
   }
 };
 

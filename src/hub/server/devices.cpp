@@ -151,6 +151,7 @@ Response register_device(Call& call) {
     return reply({{"device", id}, {"token", token}, {"organization", text_of(rows.at(0), 0)}}, 201);
   });
   call.core.callers.forget(id);
+  call.core.tell(response, "device_registered", id);
   return response;
 }
 
@@ -238,6 +239,7 @@ Response remove_device(Call& call) {
   });
   call.core.callers.forget(id);
   call.core.presence.forget(id);
+  call.core.tell(response, "device_removed", id);
   return response;
 }
 

@@ -267,7 +267,15 @@ Response Hub::State::run(const Request& request, Who who, Response (*handler)(Ca
     if (wait > 0) return too_many("too many requests of one device", wait);
   }
   if (!request.body.empty()) call.body = parse_json(request.body);
-  return handler(call);
+  Response response = handler(call);
+  if (response.status == 429) {
+    core.options.events.write("limited", device ? call.caller.device : request.address,
+                              {{"path", request.path.size() > 1 ? request.path[1] : ""}});
+  } else if (response.status == 403) {
+    core.options.events.write("forbidden", device ? call.caller.device : request.address,
+                              {{"path", request.path.size() > 1 ? request.path[1] : ""}});
+  }
+  return response;
 }
 
 void Hub::State::heard(const std::string& subject) {

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "hub/link.h"
+#include "observe/event_log.h"
 
 namespace tandem::hub {
 
@@ -20,6 +21,7 @@ struct HubOptions {
   std::filesystem::path models;  ///< folder of models that it serves; empty: none
   bool mdns = false;             ///< answer those who look for a hub on the local network
   std::function<void(const std::string&)> log;  ///< one line each; may be empty
+  observe::EventLog events;                     ///< told what happens
 
   // Limits; the defaults are for the open network.
   size_t connections = 16384;

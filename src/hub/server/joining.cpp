@@ -196,6 +196,8 @@ Response join_room(Call& call) {
                          query_number(call.request, "wait", 0, 60) > 0);
   });
   if (guessed) core.guesses.count(call.request.address);
+  if (response.status == 200) core.tell(response, "joined", device, asked.code);
+  if (response.status == 202) core.tell(response, "waits_in_lobby", device, asked.code);
   return response;
 }
 
