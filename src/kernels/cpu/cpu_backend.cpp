@@ -94,16 +94,19 @@ std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_head
   return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim, options);
 }
 
-void CpuBackend::take_moved() {
+void CpuBackend::move_weights() {
   if (settled_) return;
-  if (mover_ == nullptr) mover_ = std::make_unique<WeightMover>(matrices_);
-  if (!mover_->take(matrices_)) return;
-  mover_.reset();
-  settled_ = true;
+  // Not before the first pass, whose answer is waited for; then so little that it is hardly felt.
+  const auto now = WeightMover::Clock::now();
+  if (pass_began_ != WeightMover::Clock::time_point{}) {
+    settled_ = mover_.move(matrices_, pool_, now + pass_time_ / 4);
+  }
+  if (settled_) mover_ = {};
 }
 
 Status CpuBackend::begin(uint32_t tokens) {
-  take_moved();
+  move_weights();
+  pass_began_ = WeightMover::Clock::now();
   expert_memory_.begin_pass(matrices_);
   unreadable_ = {};
   finite_.store(true, std::memory_order_relaxed);
@@ -456,6 +459,7 @@ void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float
 }
 
 Status CpuBackend::finish() {
+  pass_time_ = WeightMover::Clock::now() - pass_began_;
   if (!unreadable_.ok()) return unreadable_;
   if (exhausted_.load(std::memory_order_relaxed)) {
     return Error{ErrorKind::kMemory, "no memory for attention's scores"};

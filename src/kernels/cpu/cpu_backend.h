@@ -138,8 +138,8 @@ class CpuBackend final : public Backend {
   void activate(const GatedActivation& activation, const float* gate, const float* up,
                 ActivationRows& inner, uint32_t count);
   void second_products(const ExpertsStep& step, uint32_t columns);
-  // Takes what has been moved out of mapped files since the last pass.
-  void take_moved();
+  // Moves some weights out of mapped files: for a quarter of the time that the last pass took.
+  void move_weights();
   // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
   bool grow(uint32_t tokens);
   void fail() { finite_.store(false, std::memory_order_relaxed); }
@@ -152,8 +152,10 @@ class CpuBackend final : public Backend {
   std::atomic<bool> finite_{true};
   std::atomic<bool> exhausted_{false};
   std::vector<PackedMatrix> matrices_;
-  std::unique_ptr<WeightMover> mover_;  // while mapped matrices are moved
-  bool settled_ = false;                // none of matrices_ is to be moved
+  WeightMover mover_;
+  bool settled_ = false;  // none of matrices_ is to be moved
+  WeightMover::Clock::time_point pass_began_;
+  WeightMover::Clock::duration pass_time_{};
   std::vector<std::vector<float>> vectors_;
   std::vector<FloatRows> floats_;
   std::vector<ActivationRows> activations_;
