@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -90,6 +91,26 @@ class CpuBackend final : public Backend {
   // Every head's way into a cache.
   using StoreHead = void (CpuKvCache::*)(uint32_t layer, uint32_t kv_head, uint32_t position,
                                          const int16_t* values, int32_t exponent);
+  // A step that prepares heads, of queries or for a cache.
+  struct HeadStep {
+    Floats in;
+    uint32_t heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t stride = 0;  // from one head of `in` to the next
+    std::optional<Norm> norm;
+    Rotary rotary;
+    Heads out;                    // of queries
+    CpuKvCache* cache = nullptr;  // of keys and values
+    uint32_t layer = 0;
+    uint32_t position = 0;
+    StoreHead store = nullptr;
+  };
+  // Heads [first, end) of a token.
+  void prepare(const HeadStep& step, uint32_t token, uint32_t first, uint32_t end);
+  // Prepares all heads now, or in a pass of one token later.
+  void add(const HeadStep& step);
+  void prepare_waiting();
+  std::vector<HeadStep> waiting_;
   void store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
                    uint32_t layer, uint32_t position, StoreHead store);
   // Some tokens of a delta_net step, at most kRollbackWindow.
