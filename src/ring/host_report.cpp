@@ -28,14 +28,14 @@ void RingState::report_lap(uint32_t tokens, wire::Clock::time_point start,
   metrics.tokens.add(tokens);
   metrics.lap_ms.add(ms);
   metrics.positions.set(length_ + tokens);
-  // Medians of the last passes: no need to sort them after each.
+  // A hop's median is sorted for: no need of that after each lap.
   constexpr uint64_t kEvery = 16;
   if (metrics.laps.value() % kEvery != 1) return;
   for (const Station* station : stations_) {
     if (station->local()) {
       const std::string name = "host " + text(station->layers);
-      metrics.stage("stage_pass_milliseconds", "Median time of a pass.", name)
-          .set(station->pass_ms.median());
+      metrics.stage("stage_pass_milliseconds", "Mean time of a pass of one token.", name)
+          .set(station->totals.mean_ms_since({}));
       continue;
     }
     const std::string& name = station->peers.front()->worker.address;
