@@ -36,6 +36,7 @@ constexpr Command kCommands[] = {
     {"perplexity", "measure how well a model predicts a text", perplexity_command},
     {"tokenize", "show the tokens of a text", tokenize_command},
     {"bench", "measure the speed of a model here", bench_command},
+    {"doctor", "find out what is wrong here, and what to do", doctor_command},
     {"verify", "check this machine's kernels against the reference", verify_command},
 };
 
