@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "cli/models_cache.h"
 #include "cli/room_plan.h"
 #include "weights/gguf_text.h"
 
@@ -182,7 +183,10 @@ Result<fs::path> find_model(const std::string& given) {
   if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
     return *models / name;
   }
-  return Error{ErrorKind::kNotFound, name + ": there is no such model folder or file"};
+  if (const auto pulled = pulled_model(name)) return *pulled;
+  return Error{ErrorKind::kNotFound,
+               name + ": there is no such model folder or file" +
+                   (pullable(name) ? "; 'tandem pull " + name + "' fetches the model" : "")};
 }
 
 Result<Model> Model::open(const std::string& given) {
