@@ -50,12 +50,14 @@ Status Pull::describe() {
 
 Status Pull::contact() {
   const std::string file = options_.model.file.empty() ? kConfig : options_.model.file;
+  const uint64_t first_bytes =
+      options_.model.file.empty() ? weights::kMaxConfigBytes : kLengthBytes;
   const auto known = folder_->find(file);
   if (known) TANDEM_TRY(check_pieces(*known, 0, folder_->file(*known).size));
   std::vector<Error> errors;
   for (auto source = options_.sources.rbegin(); source != options_.sources.rend(); ++source) {
     RemoteFile about;
-    const auto bytes = (*source)->begin(file, known ? 1 : kLengthBytes, about);
+    const auto bytes = (*source)->begin(file, known ? 1 : first_bytes, about);
     if (!bytes.ok()) {
       if (bytes.error().kind == ErrorKind::kCancelled) return bytes.error();
       if (bytes.error().kind == ErrorKind::kPeer) lost_.emplace(*source, bytes.error());
@@ -76,6 +78,7 @@ Status Pull::contact() {
       if (same && same_commit) return {};
       return revalidate(**source);
     }
+    TANDEM_TRY(begin_file(file, about, *bytes, **source));
     return {};
   }
   if (known && folder_->file(*known).complete()) {
@@ -123,17 +126,24 @@ Result<size_t> Pull::know(const std::string& file, uint64_t first_bytes) {
       if (bytes.error().kind == ErrorKind::kPeer) lost_.emplace(*source, bytes.error());
       continue;
     }
-    TANDEM_ASSIGN(const size_t index, folder_->add(file, about.size, about.sha256));
-    TANDEM_TRY(folder_->tag(index, (*source)->word(), weights::journal_word(about.tag)));
-    remote_[{index, *source}] = about;
-    if (bytes->empty()) return index;
-    TANDEM_TRY(folder_->write(index, 0, *bytes, weights::journal_word((*source)->word())));
-    figures_.fetched[(*source)->name()] += bytes->size();
-    return index;
+    return begin_file(file, about, *bytes, **source);
   }
   const Error error = none_has_it(file, errors);
   if (error.kind == ErrorKind::kNotFound) absent_.insert(file);
   return error;
+}
+
+Result<size_t> Pull::begin_file(const std::string& file, const RemoteFile& about,
+                                std::span<const std::byte> bytes, Source& source) {
+  TANDEM_ASSIGN(const size_t index, folder_->add(file, about.size, about.sha256));
+  if (!about.tag.empty()) {
+    TANDEM_TRY(folder_->tag(index, source.word(), weights::journal_word(about.tag)));
+  }
+  remote_[{index, &source}] = about;
+  if (bytes.empty()) return index;
+  TANDEM_TRY(folder_->write(index, 0, bytes, weights::journal_word(source.word())));
+  figures_.fetched[source.name()] += bytes.size();
+  return index;
 }
 
 Result<std::string> Pull::text_of(size_t file) {

@@ -138,7 +138,9 @@ Status Pull::from_source(size_t file, const Piece& piece, Source& source) {
                      hex(known->second[chunk]) + ", found " + hex(found) + " at " + source.word());
     }
   }
-  TANDEM_TRY(folder_->tag(file, source.word(), weights::journal_word(about.tag)));
+  if (!about.tag.empty()) {
+    TANDEM_TRY(folder_->tag(file, source.word(), weights::journal_word(about.tag)));
+  }
   TANDEM_TRY(folder_->write(file, piece.offset, bytes, weights::journal_word(source.word())));
   figures_.fetched[source.name()] += piece.length;
   done_ += piece.length;

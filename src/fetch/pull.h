@@ -106,6 +106,10 @@ class Pull {
   Status describe_folder();
   Status describe_file(const std::string& file);
   Status read_list(const std::string& file);
+  /// A file that the folder does not know yet, with its first bytes.
+  Result<size_t> begin_file(const std::string& file, const RemoteFile& about,
+                            std::span<const std::byte> bytes, Source& source);
+  /// The number of a file, which is made known if it is not.
   Result<size_t> know(const std::string& file, uint64_t first_bytes);
   Result<std::string> text_of(size_t file);
 

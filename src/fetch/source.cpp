@@ -180,11 +180,13 @@ Status Source::check_answer(const std::string& file, const Answer& answer, Progr
     found.size = *range->size;
   } else if (answer.status == 200) {
     // Without ranges a whole file will do if it was to be read from its start to its end.
-    if (progress.offset + progress.got != 0 || !length.ok() || !length->length() ||
-        *length->length() > progress.out.size()) {
+    const bool sized = length.ok() && length->length().has_value();
+    if (progress.offset + progress.got != 0 || (!sized && progress.any) ||
+        (sized && *length->length() > progress.out.size())) {
       return nonsense("does not serve byte ranges of it");
     }
-    found.size = *length->length();
+    progress.endless = !sized;
+    if (sized) found.size = *length->length();
   } else {
     return nonsense("answers " + std::to_string(answer.status));
   }
@@ -250,6 +252,13 @@ std::optional<Source::Failure> Source::attempt(const std::string& file, Progress
         progress.got += part.size();
         return {};
       });
+  if (progress.endless) {
+    // What came of it can't be gone on with.
+    if (!answer.ok()) progress.got = 0;
+    if (!answer.ok()) progress.any = false;
+    progress.about.size = progress.got;
+    progress.endless = false;
+  }
   if (!answer.ok()) {
     Failure failure{answer.error(), false, {}};
     failure.again =

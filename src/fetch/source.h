@@ -95,7 +95,8 @@ class Source {
     std::span<std::byte> out;
     uint64_t got = 0;
     RemoteFile about;
-    bool any = false;  ///< `begin`: the size is not known yet
+    bool any = false;      ///< `about` is known
+    bool endless = false;  ///< a whole file whose size shows at its end
   };
 
   explicit Source(SourceOptions options, Url base);
