@@ -3,7 +3,9 @@
 #include <cstdlib>
 
 #include "cli/hub_access.h"
+#include "cli/models_cache.h"
 #include "cli/output.h"
+#include "fetch/stage_source.h"
 #include "hub/identity.h"
 
 namespace tandem::cli {
@@ -115,6 +117,28 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> FetchSources::of(
         add(SourceKind::kHuggingFace, endpoint.empty() ? endpoint_ : endpoint, {token_, ""}));
   }
   return sources;
+}
+
+ring::TensorFetcher stage_fetcher(std::shared_ptr<const FetchSources> sources,
+                                  std::function<void(const std::string&)> log) {
+  return [sources = std::move(sources), log = std::move(log)](
+             const ring::FetchRequest& request) -> Result<std::unique_ptr<weights::TensorSource>> {
+    TANDEM_ASSIGN(const fetch::ModelName model, fetch::parse_model_name(request.origin));
+    const auto tell = [log](const std::string& line) {
+      if (log) log(line);
+    };
+    TANDEM_ASSIGN(auto opened, sources->of(model, "", request.gone, tell));
+    TANDEM_ASSIGN(const uint64_t limit, models_limit());
+    fetch::StageSourceOptions options{model,
+                                      std::move(opened),
+                                      fetch::Store(fetch::Store::usual_root()),
+                                      limit,
+                                      request.manifest,
+                                      request.tensors,
+                                      request.gone,
+                                      tell};
+    return fetch::open_stage_source(std::move(options));
+  };
 }
 
 }  // namespace tandem::cli

@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "fetch/source.h"
 #include "hub/client.h"
+#include "ring/worker.h"
 
 namespace tandem::cli {
 
@@ -56,5 +57,9 @@ class FetchSources {
   std::string endpoint_;
   std::string token_;
 };
+
+/// How a worker fetches its own tensors by these sources, into the cache of models.
+ring::TensorFetcher stage_fetcher(std::shared_ptr<const FetchSources> sources,
+                                  std::function<void(const std::string&)> log);
 
 }  // namespace tandem::cli

@@ -1,5 +1,6 @@
 // tandem models: what a model is and needs, from its headers alone.
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/cache.h"
@@ -20,6 +21,7 @@ struct ModelsFlags {
   std::string kv = "16";
   std::string cache;
   std::string remove;
+  std::string manifest;
   bool clear_cache = false;
   bool quality = false;
   bool json = false;
@@ -265,6 +267,23 @@ int clear_cache(weights::PackedCache* cache, bool json) {
   return kSuccess;
 }
 
+Status write_manifest(const fs::path& model, const std::string& path) {
+  TANDEM_ASSIGN(const auto checkpoint, weights::Checkpoint::open(model));
+  ProgressLine line;
+  TANDEM_ASSIGN(const auto manifest,
+                weights::make_manifest(*checkpoint, cores(), [&](uint64_t done, uint64_t total) {
+                  line.show("hashing the model", done, total);
+                  return !cancel_flag().load();
+                }));
+  const auto bytes = manifest.serialize();
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return Error{ErrorKind::kIo, path + ": can't be written"};
+  return {};
+}
+
 /// The model at a path, or the models in a folder: folders with a config.json, GGUF files, and
 /// folders with such files.
 Result<std::vector<fs::path>> find_models(const fs::path& root) {
@@ -313,6 +332,9 @@ int models_command(Arguments arguments) {
   flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
                    "bits of a key's or value's channel in the KV cache (default: 16)");
   add_cache_flag(flags, own.cache);
+  flags.add("--manifest", "FILE", own.manifest,
+            "write the hashes of the model's tensors; as tandem.manifest beside its files\n"
+            "'tandem pull' checks each tensor with it");
   flags.add("--remove", "ORG/NAME", own.remove, "remove a pulled model");
   flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
   flags.add("--quality", own.quality,
@@ -332,6 +354,11 @@ int models_command(Arguments arguments) {
   const auto pulled = fs::exists(*own.folder, code) ? std::nullopt : pulled_model(*own.folder);
   const auto folders = find_models(pulled.value_or(*own.folder));
   if (!folders.ok()) return fail("models", folders.error(), own.json);
+  if (!own.manifest.empty()) {
+    if (folders->size() != 1) return flags.wrong_use("--manifest needs the PATH of one model");
+    const Status written = write_manifest(folders->front(), own.manifest);
+    if (!written.ok()) return fail("models", written.error(), own.json);
+  }
   nlohmann::ordered_json object;
   object["models"] = nlohmann::ordered_json::array();
   std::string text;

@@ -189,6 +189,13 @@ Result<fs::path> find_model(const std::string& given) {
                    (pullable(name) ? "; 'tandem pull " + name + "' fetches the model" : "")};
 }
 
+std::string origin_of(const weights::Checkpoint& checkpoint) {
+  if (const weights::Journal* journal = checkpoint.journal()) {
+    return journal->model + "@" + (journal->commit.empty() ? journal->revision : journal->commit);
+  }
+  return checkpoint.folder().filename().string();
+}
+
 Result<Model> Model::open(const std::string& given) {
   Model model;
   TANDEM_ASSIGN(const fs::path folder, find_model(given));
@@ -363,6 +370,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     }
   }
   ring.config_json = checkpoint.config_json();
+  ring.origin = origin_of(checkpoint);
   ring.config = config;
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;

@@ -54,6 +54,7 @@ Status Pull::contact() {
       options_.model.file.empty() ? weights::kMaxConfigBytes : kLengthBytes;
   const auto known = folder_->find(file);
   if (known) TANDEM_TRY(check_pieces(*known, 0, folder_->file(*known).size));
+  for (Source* source : options_.sources) source->pin(options_.commit);
   std::vector<Error> errors;
   for (auto source = options_.sources.rbegin(); source != options_.sources.rend(); ++source) {
     RemoteFile about;
@@ -64,7 +65,9 @@ Status Pull::contact() {
       errors.push_back(bytes.error());
       continue;
     }
-    for (Source* one : options_.sources) one->pin(about.commit);
+    if (options_.commit.empty()) {
+      for (Source* one : options_.sources) one->pin(about.commit);
+    }
     // Model servers know of no commits: what was begun elsewhere keeps its own.
     const std::string begun = folder_->journal().commit;
     const bool same_commit = about.commit.empty() || begun.empty() || about.commit == begun;
@@ -84,7 +87,9 @@ Status Pull::contact() {
   if (known && folder_->file(*known).complete()) {
     const std::string why = errors.empty() ? "no source is allowed" : errors.front().message;
     notice("can't see whether the model has changed: " + why);
-    for (Source* one : options_.sources) one->pin(folder_->journal().commit);
+    if (options_.commit.empty()) {
+      for (Source* one : options_.sources) one->pin(folder_->journal().commit);
+    }
     return {};
   }
   return none_has_it(file, errors);

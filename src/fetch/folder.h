@@ -87,6 +87,7 @@ class Store {
   explicit Store(std::filesystem::path root) : root_(std::move(root)) {}
   /// models in cache_folder() (weights/packed_cache.h); an empty path if that is off.
   static std::filesystem::path usual_root();
+  [[nodiscard]] const std::filesystem::path& root() const { return root_; }
 
   [[nodiscard]] std::filesystem::path path_of(const ModelName& model) const;
   /// The folder of that model, if there is one.

@@ -36,6 +36,7 @@ struct Place {
 struct PullOptions {
   ModelName model;
   std::filesystem::path folder;
+  std::string commit;  ///< that and no later one is wanted; or empty
   /// In the order in which they are asked for bytes. What the model is (names, sizes, lists of
   /// tensors, hashes) is taken from the last that knows it: order them by trust, least first.
   std::vector<Source*> sources;

@@ -47,6 +47,8 @@ struct RingOptions {
   /// Where the host's layers are read from, and those of workers that don't have the model. Must
   /// outlive the ring.
   weights::TensorSource* source = nullptr;
+  /// Where else the model is, for workers that may fetch it themselves: wire::Load::origin.
+  std::string origin;
   /// In the order of their layers. Layers that none of them has are the host's.
   std::vector<RingWorker> workers;
   /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.

@@ -311,5 +311,98 @@ TEST_F(PullTest, TheCacheHasALimitButTakesNothingThatIsUsed) {
   EXPECT_FALSE(fs::exists(folder() + "@v2"));
 }
 
+/// A worker that fetches its layers itself, into a cache of its own.
+class FetchingWorkerTest : public PullTest {
+ protected:
+  void SetUp() override {
+    PullTest::SetUp();
+    const std::string path = temporary("pull.manifest");
+    tandem_ok({"models", source("models/storyteller"), "--manifest", path});
+    files_["tandem.manifest"] = read_file(path);
+    fs::remove(path);
+    endpoint_ = std::make_unique<Endpoint>(files_);
+  }
+  void TearDown() override {
+    PullTest::TearDown();
+    fs::remove_all(cache_ + "-worker");
+  }
+  /// Starts a worker; its address is the end of its first line.
+  std::unique_ptr<Process> worker(std::vector<std::string> flags, std::string& address) const {
+    flags.insert(flags.begin(), {"worker", "--listen", "127.0.0.1:0"});
+    auto process = std::make_unique<Process>(
+        flags, std::vector<std::string>{"TANDEM_CACHE=" + cache_ + "-worker",
+                                        "HF_TOKEN=", "HF_ENDPOINT=" + endpoint_->url()});
+    std::string line = process->read_until("\n");
+    line.erase(line.find_last_not_of('\n') + 1);
+    address = line.substr(line.rfind(' ') + 1);
+    return process;
+  }
+  static std::string end(Process& worker) {
+    worker.signal(SIGTERM);
+    return worker.finish().err;
+  }
+};
+
+TEST_F(FetchingWorkerTest, TakesItsLayersFromHuggingFaceForAHostThatHasTheEndsAlone) {
+  const Json pulled = pull({"--ends"});
+  EXPECT_EQ(pulled["complete"], false);
+  endpoint_->forget_counts();
+  std::string address;
+  const auto lender = worker({"--sources", "cache,huggingface"}, address);
+  const Output answer =
+      run({"run", "-m", "org/name", "-q", "--seed", "1", "--workers", address, "Once upon a time"});
+  EXPECT_EQ(answer.code, 0) << answer.err << end(*lender);
+  EXPECT_EQ(answer.out, run({"run", "-q", "--seed", "1", "Once upon a time"}).out);
+  const uint64_t own = bytes_of(files_[kWeights], ".layers.");
+  EXPECT_GE(endpoint_->sent(kWeights), own);
+  EXPECT_LE(endpoint_->sent(kWeights), own + own / 100);
+  EXPECT_EQ(endpoint_->repeated(), 0U);
+}
+
+TEST_F(FetchingWorkerTest, WrongBytesAreFoundByTheHostsManifest) {
+  // A hub whose bytes and hashes of chunks are wrong: only the host's manifest tells.
+  auto poisoned = files_;
+  const std::string& weights = files_[kWeights];
+  uint64_t header = 0;
+  std::memcpy(&header, weights.data(), sizeof header);
+  const Json list = Json::parse(weights.substr(8, header));
+  std::string tensor;
+  for (const auto& [name, entry] : list.items()) {
+    if (name.find(".layers.2.mlp.") != std::string::npos) tensor = name;
+  }
+  ASSERT_FALSE(tensor.empty());
+  poisoned[kWeights][8 + header + list[tensor]["data_offsets"][0].get<uint64_t>()] ^= 1;
+  Endpoint hub(poisoned);
+  // The model server knows models by their names alone.
+  const std::string model = temporary("pull-host") + "/name";
+  fs::create_directories(model);
+  for (const auto& [name, bytes] : files_) {
+    std::ofstream(model + "/" + name, std::ios::binary) << bytes;
+  }
+  const std::vector<std::string> command{
+      "run", "-m", model, "-q", "--seed", "1", "Once upon a time", "--workers"};
+  std::string address;
+  {
+    const auto lender = worker({"--sources", "cache,hub", "--hub", hub.url()}, address);
+    auto arguments = command;
+    arguments.push_back(address);
+    const Output refused = run(arguments);
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_NE(refused.err.find("expected SHA-256"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find(tensor), std::string::npos) << refused.err;
+    end(*lender);
+  }
+  const auto lender = worker({"--sources", "cache,hub,host", "--hub", hub.url()}, address);
+  auto arguments = command;
+  arguments.push_back(address);
+  const Output answer = run(arguments);
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.out, run({"run", "-q", "--seed", "1", "Once upon a time"}).out);
+  const std::string said = end(*lender);
+  EXPECT_NE(said.find("taken from the host"), std::string::npos) << said;
+  EXPECT_GT(hub.sent(kWeights), bytes_of(weights, ".layers.") / 2);
+  fs::remove_all(fs::path(model).parent_path());
+}
+
 }  // namespace
 }  // namespace tandem::cli_test
