@@ -129,14 +129,10 @@ ring::TensorFetcher stage_fetcher(std::shared_ptr<const FetchSources> sources,
     };
     TANDEM_ASSIGN(auto opened, sources->of(model, "", request.gone, tell));
     TANDEM_ASSIGN(const uint64_t limit, models_limit());
-    fetch::StageSourceOptions options{model,
-                                      std::move(opened),
-                                      fetch::Store(fetch::Store::usual_root()),
-                                      limit,
-                                      request.manifest,
-                                      request.tensors,
-                                      request.gone,
-                                      tell};
+    fetch::StageSourceOptions options{
+        model,        std::move(opened), fetch::Store(fetch::Store::usual_root()),
+        limit,        request.manifest,  request.tensors,
+        request.gone, request.progress,  tell};
     return fetch::open_stage_source(std::move(options));
   };
 }

@@ -82,6 +82,7 @@ Status Folder::open_journal() {
     if (::ftruncate(log_, static_cast<off_t>(log_size_)) != 0) return failed(path, "cut");
   }
   files_.assign(journal_.files.size(), -1);
+  partial_ = fs::exists(path_ / weights::kPartialName, code);
   (void)::futimens(log_, nullptr);
   return log_size_ == 0 ? append(weights::journal_header()) : Status();
 }
@@ -98,6 +99,20 @@ std::optional<size_t> Folder::find(std::string_view name) const {
   const PulledFile* file = journal_.find(name);
   if (file == nullptr) return std::nullopt;
   return static_cast<size_t>(file - journal_.files.data());
+}
+
+Status Folder::mark(bool partial) {
+  if (partial == partial_) return {};
+  const fs::path path = path_ / weights::kPartialName;
+  if (!partial) {
+    ::unlink(path.c_str());
+  } else {
+    const int made = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (made < 0) return failed(path, "make");
+    ::close(made);
+  }
+  partial_ = partial;
+  return {};
 }
 
 Status Folder::append(const std::string& line) {
@@ -137,7 +152,8 @@ Status Folder::set_model(const std::string& model, const std::string& revision,
 
 Result<size_t> Folder::add(const std::string& name, uint64_t size,
                            const std::optional<Digest>& sha256) {
-  if (!weights::is_plain_file_name(name) || name == weights::kJournalName || name == kLockName) {
+  if (!weights::is_plain_file_name(name) || name == weights::kJournalName ||
+      name == weights::kPartialName || name == kLockName) {
     return invalid("\"" + name + "\" is no name for a model's file");
   }
   if (size >> 62 != 0 || journal_.files.size() >= weights::kMaxPulledFiles) {
@@ -147,6 +163,7 @@ Result<size_t> Folder::add(const std::string& name, uint64_t size,
   file.name = name;
   file.size = size;
   file.sha256 = sha256;
+  TANDEM_TRY(mark(true));
   TANDEM_TRY(append(weights::file_line(file)));
   journal_.files.push_back(std::move(file));
   files_.push_back(-1);
@@ -177,6 +194,7 @@ Status Folder::write(size_t file, uint64_t offset, std::span<const std::byte> by
 }
 
 Status Folder::lose(size_t file, uint64_t offset) {
+  TANDEM_TRY(mark(true));
   TANDEM_TRY(append(weights::lost_line(file, offset)));
   journal_.files.at(file).pieces.erase(offset);
   return {};

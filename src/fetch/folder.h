@@ -54,6 +54,8 @@ class Folder {
   Status lose(size_t file, uint64_t offset);
   /// The whole file is another one; find() does not give it any more.
   Status forget(size_t file);
+  /// To be called once nothing more is written: what serves files may see them if all is here.
+  Status settle() { return mark(!journal_.complete()); }
   Status read(size_t file, uint64_t offset, std::span<std::byte> out);
   /// SHA-256 of a range that is here.
   Result<Digest> hash(size_t file, uint64_t offset, uint64_t length);
@@ -62,12 +64,15 @@ class Folder {
   explicit Folder(std::filesystem::path path) : path_(std::move(path)) {}
   Status open_journal();
   Status append(const std::string& line);
+  /// Says beside the files whether all of them is here.
+  Status mark(bool partial);
   Result<int> descriptor(size_t file);
 
   std::filesystem::path path_;
   int lock_ = -1;
   int log_ = -1;
   uint64_t log_size_ = 0;
+  bool partial_ = false;  ///< the mark is there
   weights::Journal journal_;
   std::vector<int> files_;  ///< descriptors, -1 while not open
 };

@@ -38,6 +38,9 @@ class StageSource final : public weights::TensorSource {
     pull.patience = kPatience;
     pull.cancel = options_.cancel;
     pull.notice = options_.notice;
+    pull.progress = [this](std::string_view, uint64_t done, uint64_t total) {
+      if (options_.progress) options_.progress(done, total);
+    };
     TANDEM_ASSIGN(pull_, Pull::open(std::move(pull)));
     TANDEM_TRY(pull_->describe());
     std::vector<Range> ranges;
@@ -48,7 +51,14 @@ class StageSource final : public weights::TensorSource {
     }
     const uint64_t missing = pull_->missing(ranges);
     if (missing == 0) return {};
-    return options_.store.make_room(missing, options_.limit, pull_->folder().path(), {});
+    TANDEM_TRY(options_.store.make_room(missing, options_.limit, pull_->folder().path(), {}));
+    const Status fetched = pull_->fetch(ranges);
+    if (fetched.ok() || fetched.error().kind == ErrorKind::kPeer ||
+        fetched.error().kind == ErrorKind::kCancelled) {
+      return fetched;
+    }
+    if (options_.notice) options_.notice(fetched.error().message);
+    return {};
   }
 
   [[nodiscard]] const weights::TensorInfo* find(std::string_view tensor) const override {

@@ -25,13 +25,15 @@ struct StageSourceOptions {
   const weights::Manifest* manifest = nullptr;  ///< outlives the source
   std::vector<std::string> tensors;             ///< that will be asked for
   const std::atomic<bool>* cancel = nullptr;
+  std::function<void(uint64_t done, uint64_t total)> progress;  ///< bytes fetched; may be empty
   std::function<void(const std::string&)> notice;
 };
 
 /// Takes the store's folder of that model and revision, else one that is named by the manifest's
-/// hash, and reads the lists of tensors. A tensor that the files hold in another type or shape than
-/// the manifest names is kNotFound.
-/// Errors: those of Pull::describe() and Store::make_room(); kPeer: another process is fetching.
+/// hash, reads the lists of tensors, and fetches what of them is missing in one go, neighbours
+/// together; what can't be had so is tried again when its tensor is read. A tensor that the files
+/// hold in another type or shape than the manifest names is kNotFound. Errors: those of
+/// Pull::describe() and Store::make_room(); kPeer: another process is fetching.
 Result<std::unique_ptr<weights::TensorSource>> open_stage_source(StageSourceOptions options);
 
 }  // namespace tandem::fetch

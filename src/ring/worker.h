@@ -35,6 +35,8 @@ struct FetchRequest {
   const weights::Manifest* manifest = nullptr;
   std::vector<std::string> tensors;         ///< those of the stage's layers
   const std::atomic<bool>* gone = nullptr;  ///< nobody waits any more
+  /// To be told of bytes fetched, of those to fetch.
+  std::function<void(uint64_t done, uint64_t total)> progress;
 };
 /// Opens a source of a stage's tensors from elsewhere than the host: each that it gives has the
 /// manifest's hash. Called by a loading thread, and the source used by it alone; what the request

@@ -128,7 +128,12 @@ Result<std::unique_ptr<weights::TensorSource>> open_fetched(Session& session,
                  "this worker does not take tensors from hosts, and the host does not say where "
                  "else the model is"};
   }
-  FetchRequest request{load.origin, &manifest, {}, &session.gone};
+  FetchRequest request{load.origin, &manifest, {}, &session.gone, {}};
+  request.progress = [&session](uint64_t done, uint64_t total) {
+    session.phase = static_cast<uint8_t>(wire::LoadPhase::kLoading);
+    session.done = done;
+    session.total = total;
+  };
   for (auto& tensor : model::layer_tensors(config, load.first_layer, load.last_layer)) {
     request.tensors.push_back(std::move(tensor.name));
   }

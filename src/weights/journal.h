@@ -30,6 +30,9 @@
 namespace tandem::weights {
 
 inline constexpr const char* kJournalName = "tandem.journal";
+/// A file that is there as long as some bytes of the folder's files are not: for who serves files
+/// and does not read journals.
+inline constexpr const char* kPartialName = "tandem.partial";
 inline constexpr uint64_t kMaxJournalBytes = uint64_t{256} << 20;
 inline constexpr size_t kMaxPulledFiles = 8192;
 

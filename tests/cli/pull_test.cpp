@@ -183,6 +183,33 @@ TEST_F(PullTest, KilledTenTimesItFetchesNothingTwiceButAChunkEach) {
   EXPECT_LE(endpoint_->sent(kWeights), files_[kWeights].size() + 10 * kChunk);
 }
 
+#if defined(TANDEM_HUB)
+TEST_F(PullTest, AHubServesWhatWasPulledOnceItIsWhole) {
+  const std::string models = temporary("pull-served");
+  fs::remove_all(models);
+  pull({"--to", models + "/storyteller", "--layers", "0"});
+  ::setenv("TANDEM_HOME", (cache_ + "-home").c_str(), 1);
+  Process hub({"hub", "--listen", "127.0.0.1:0", "--data", cache_ + "-data", "--models", models,
+               "--no-mdns"});
+  std::string line = hub.read_until("\n");
+  line.erase(line.find_last_not_of('\n') + 1);
+  const std::vector<std::string> command{"pull", "storyteller", "--hub",
+                                         line.substr(line.rfind(' ') + 1), "--json"};
+  const Output partial = run(command);
+  EXPECT_EQ(partial.code, 1);
+  EXPECT_NE(partial.out.find("no such file"), std::string::npos) << partial.out;
+  pull({"--to", models + "/storyteller"});
+  const Output whole = run(command);
+  EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
+  EXPECT_EQ(Json::parse(whole.out)["complete"], true);
+  EXPECT_TRUE(read_file(cache_ + "/models/storyteller/" + kWeights) == files_[kWeights]);
+  ::unsetenv("TANDEM_HOME");
+  for (const std::string& folder : {models, cache_ + "-home", cache_ + "-data"}) {
+    fs::remove_all(folder);
+  }
+}
+#endif
+
 TEST_F(PullTest, WrongBytesOfAPeerAreFoundNamedAndFetchedElsewhere) {
   Endpoint peer(files_);
   peer.chunk_hashes = false;
