@@ -58,6 +58,11 @@ int worker_command(Arguments arguments) {
   const auto limit = parse_experts_memory(experts);
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
+  for (const char* flag : {"--hub", "--peers", "--endpoint", "--token-file"}) {
+    if (flags.given(flag) && fetch_flags.sources.empty()) {
+      return flags.wrong_use(std::string(flag) + " needs --sources");
+    }
+  }
   if (!fetch_flags.sources.empty()) {
     const auto sources = FetchSources::open(fetch_flags, {});
     if (!sources.ok()) return fail("worker", sources.error());

@@ -335,7 +335,7 @@ Result<std::vector<std::byte>> Source::begin(const std::string& file, uint64_t l
 Status Source::range(const std::string& file, RemoteFile& about, uint64_t offset,
                      std::span<std::byte> out) {
   Progress progress{offset, out, 0, about, true};
-  const Status status = patient(file, progress);
+  Status status = patient(file, progress);
   about = progress.about;
   return status;
 }

@@ -9,8 +9,6 @@ namespace tandem::fetch {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr auto kPatience = std::chrono::seconds(10);
 
 class StageSource final : public weights::TensorSource {
@@ -52,7 +50,7 @@ class StageSource final : public weights::TensorSource {
     const uint64_t missing = pull_->missing(ranges);
     if (missing == 0) return {};
     TANDEM_TRY(options_.store.make_room(missing, options_.limit, pull_->folder().path(), {}));
-    const Status fetched = pull_->fetch(ranges);
+    Status fetched = pull_->fetch(ranges);
     if (fetched.ok() || fetched.error().kind == ErrorKind::kPeer ||
         fetched.error().kind == ErrorKind::kCancelled) {
       return fetched;

@@ -255,6 +255,22 @@ TEST_F(PullTest, AWrongByteWithoutAnotherSourceIsAnErrorAndLeavesNothing) {
   expect_whole();
 }
 
+TEST_F(PullTest, CtrlCEndsItAtOnceAndAnotherOneWaitsForNobody) {
+  Gate gate;
+  endpoint_->fault = [&](const Request& request) { return gate.pass(request); };
+  gate.open(1);
+  Process process({"pull", "org/name", "--json"}, environment());
+  gate.wait();
+  const Output second = run({"pull", "org/name", "-q"});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_NE(second.err.find("another process is fetching"), std::string::npos) << second.err;
+  process.signal(SIGINT);
+  EXPECT_EQ(process.finish().code, 130);
+  gate.open(1000);
+  pull({});
+  expect_whole();
+}
+
 TEST_F(PullTest, ADamagedCacheHeals) {
   pull({});
   {
