@@ -49,6 +49,7 @@ struct ModelFlags {
   uint32_t context = 0;        ///< 0: what the command needs
   std::string experts_memory;  ///< a size, or empty: all experts are in memory
   std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
+  bool steady = false;  ///< weights come from the cache as they will lie in the long run
   bool quiet = false;
   bool table = true;  ///< show who holds what, unless quiet
 
