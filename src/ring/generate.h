@@ -33,6 +33,8 @@ struct GenerateRequest {
   std::function<bool(std::string_view text)> on_text;
   /// Called while the prompt runs, with the tokens done and in all. May be empty.
   std::function<void(uint32_t done, uint32_t total)> on_prompt;
+  /// Called when something happens to the ring, on the thread of generate(). May be empty.
+  Listener on_event;
 };
 
 /// Why an answer ended.
@@ -57,6 +59,7 @@ struct Answer {
   uint32_t decode_passes = 0;  ///< choices after the first
   double head_ms = 0;          ///< median of a pass's embedding, head and choice
   double pass_ms = 0;          ///< median of a whole decode pass
+  std::vector<Event> events;   ///< what happened to the ring meanwhile
 
   [[nodiscard]] double prefill_tokens_per_second() const;
   [[nodiscard]] double decode_tokens_per_second() const;

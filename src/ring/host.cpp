@@ -44,6 +44,15 @@ Status Ring::read_state(std::span<const std::byte> bytes) {
 Status Ring::reset() {
   return state_->reset();
 }
+bool Ring::survives() const {
+  return state_->survives();
+}
+bool Ring::wants_replan() const {
+  return state_->wants_replan();
+}
+void Ring::listen(Listener listener) {
+  state_->listen(std::move(listener));
+}
 uint32_t Ring::length() const {
   return state_->length();
 }
@@ -58,6 +67,21 @@ Status Ring::drop(uint32_t slot) {
 }
 std::vector<StageReport> Ring::stages() {
   return state_->stages();
+}
+
+void RingState::listen(Listener listener) {
+  listener_ = std::move(listener);
+  hand_out();
+}
+
+void RingState::emit(Event::Kind kind, const std::string& peer, const std::string& text) {
+  untold_.push_back({kind, peer, text});
+  hand_out();
+}
+
+void RingState::hand_out() {
+  if (!listener_) return;
+  for (const Event& event : std::exchange(untold_, {})) listener_(event);
 }
 
 Status RingState::alive() const {

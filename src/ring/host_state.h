@@ -35,6 +35,9 @@ class RingState {
   Status mark(wire::Control control, uint32_t slot);
   [[nodiscard]] uint32_t length() const { return length_; }
   std::vector<StageReport> stages();
+  [[nodiscard]] bool survives() const { return options_.survive; }
+  [[nodiscard]] bool wants_replan() const { return !slow_.empty() && options_.replan; }
+  void listen(Listener listener);
 
  private:
   struct Mark {
@@ -59,7 +62,13 @@ class RingState {
   PeerModel peer_model();
   [[nodiscard]] Status alive() const;
 
+  void emit(Event::Kind kind, const std::string& peer, const std::string& text);
+  void hand_out();
+
   RingOptions options_;
+  Listener listener_;
+  std::vector<Event> untold_;
+  std::string slow_;           ///< address of a worker that has become slow
   std::mutex progress_mutex_;  ///< one call of options_.progress at a time
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Station>> own_;     ///< the host's stages; loaded once
