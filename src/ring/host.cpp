@@ -79,6 +79,15 @@ void RingState::emit(Event::Kind kind, const std::string& peer, const std::strin
   hand_out();
 }
 
+void RingState::collect() {
+  if (monitor_ == nullptr || !monitor_->events()) return;
+  for (Event& event : monitor_->take_events()) {
+    if (event.kind == Event::Kind::kSlow) slow_ = event.peer;
+    untold_.push_back(std::move(event));
+  }
+  hand_out();
+}
+
 void RingState::hand_out() {
   if (!listener_) return;
   for (const Event& event : std::exchange(untold_, {})) listener_(event);
@@ -132,7 +141,8 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.width = options_.config.hidden_size;
   // A lap of control only is short, and half of one would leave the stages apart.
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
-  monitor_->begin();
+  if (options_.survive) options.on_events = [this] { collect(); };
+  monitor_->begin(hidden.tokens());
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
   monitor_->end();
   if (!result.ok()) {

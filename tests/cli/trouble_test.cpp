@@ -90,7 +90,7 @@ TEST(DyingWorker, IsNamedAndTheOtherStaysUsable) {
       std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
   WorkerProcess living({"--models", source("models"), "--isa", "scalar"});
   const std::string address = dying->address();
-  Process process(long_answer({"--workers", living.address() + "," + address}));
+  Process process(long_answer({"--no-recovery", "--workers", living.address() + "," + address}));
   process.read_until(" ");
   const auto start = std::chrono::steady_clock::now();
   dying->process().signal(SIGKILL);
@@ -108,8 +108,8 @@ TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
   auto dying = std::make_unique<WorkerProcess>(
       std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
   // Told apart from the answer's own end by its length: it can't be done before the kill.
-  Process process({"run", "--json", "--raw", "--max-tokens", "1000", "--workers", dying->address(),
-                   "Once upon a time"});
+  Process process({"run", "--json", "--no-recovery", "--raw", "--max-tokens", "1000", "--workers",
+                   dying->address(), "Once upon a time"});
   dying->process().read_error_until("\n");  // a host has come
   dying->process().signal(SIGKILL);
   const Output output = process.finish();
@@ -118,6 +118,38 @@ TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
   EXPECT_EQ(object["error"]["kind"], "peer");
   EXPECT_NE(object["error"]["message"].get<std::string>().find(dying->address()),
             std::string::npos);
+}
+
+TEST(DyingWorker, DoesNotEndTheAnswer) {
+  const std::vector<std::string> flags{"--models", source("models")};
+  auto dying = std::make_unique<WorkerProcess>(flags);
+  WorkerProcess living(flags);
+  WorkerProcess spare(flags);
+  const std::string gone = dying->address();
+  const std::vector<std::string> prompt{"run",          "--raw", "--json",
+                                        "--max-tokens", "1000",  "Once upon a time"};
+  auto arguments = prompt;
+  arguments.insert(arguments.end(), {"--workers", living.address() + "," + gone, "--spares",
+                                     spare.address() + "=6-11"});
+  Process process(arguments);
+  dying->process().read_error_until("ready");
+  dying->process().signal(SIGKILL);
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 0) << output.out;
+  const auto answer = nlohmann::json::parse(output.out);
+  const auto expected = nlohmann::json::parse(tandem_ok(prompt));
+  EXPECT_EQ(answer["text"], expected["text"]);
+  EXPECT_EQ(answer["logits_sha256"], expected["logits_sha256"]);
+  EXPECT_TRUE(expected["events"].empty());
+  std::vector<std::string> kinds;
+  for (const auto& event : answer["events"]) {
+    kinds.push_back(event["kind"]);
+    EXPECT_GE(event["at_ms"], 0);
+  }
+  ASSERT_GE(kinds.size(), 2U) << output.out;
+  EXPECT_EQ(kinds[0], "lost");
+  EXPECT_EQ(answer["events"][0]["peer"], gone);
+  EXPECT_EQ(kinds[1], "spare");
 }
 
 TEST(Memory, AWorkerLendsNoMoreThanItWasTold) {
