@@ -328,10 +328,15 @@ Status RingState::establish() {
     status = connect();
     if (!status.ok()) break;
     status = link();
-    if (status.ok()) {
-      status = prove();
-      break;
+    const bool linked = status.ok();
+    if (linked) status = prove();
+    if (linked && status.ok()) break;
+    if (options_.survive) {
+      // All were there, so this is no mistake in an address.
+      failure_ = status.error();
+      return status.error().kind == ErrorKind::kCancelled ? status : repair();
     }
+    if (linked) break;
   }
   if (!status.ok()) failure_ = status.error();
   return status;

@@ -1,7 +1,9 @@
 // How a ring goes on without a worker that failed, or around a link that did.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -145,16 +147,17 @@ Status RingState::reconnect() {
   struct Attempt {
     std::unique_ptr<Peer>* place;
     Peer* peer;
+    std::shared_ptr<std::atomic<bool>> filled;  ///< the place, by whoever came first
     Status status;
   };
   std::vector<Attempt> attempts;
   for (auto& place : peers_) {
     if (place->healthy || place->why.empty()) continue;
+    const auto filled = std::make_shared<std::atomic<bool>>(false);
     auto try_it = [&](Peer& peer) {
-      if (peer.frozen || strikes_[peer.worker.address].many()) return;
-      attempts.push_back({&place, &peer, {}});
+      if (!strikes_[peer.worker.address].many()) attempts.push_back({&place, &peer, filled, {}});
     };
-    try_it(*place);
+    if (!place->frozen) try_it(*place);
     for (const auto& spare : spares_) {
       if (!spare->healthy && spare->worker.layers == place->worker.layers) try_it(*spare);
     }
@@ -166,7 +169,9 @@ Status RingState::reconnect() {
   threads.reserve(attempts.size());
   for (Attempt& attempt : attempts) {
     threads.emplace_back([&] {
-      attempt.status = attempt.peer->open_until(model, deadline, [&] { return !cancelled(); });
+      attempt.status = attempt.peer->open_until(model, deadline,
+                                                [&] { return !cancelled() && !*attempt.filled; });
+      if (attempt.status.ok()) *attempt.filled = true;
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/process.h"
 
@@ -121,35 +122,67 @@ TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
 }
 
 TEST(DyingWorker, DoesNotEndTheAnswer) {
+  const std::vector<std::string> flags{"--models", source("models"), "--isa", "scalar"};
+  auto dying = std::make_unique<WorkerProcess>(flags);
+  WorkerProcess living(flags);
+  const std::vector<std::string> plain{"run",          "-q",  "--raw",
+                                       "--max-tokens", "120", "Once upon a time"};
+  auto over_workers = plain;
+  over_workers.insert(over_workers.end(), {"--workers", living.address() + "," + dying->address()});
+  Process process(over_workers);
+  process.read_until(" ");
+  dying->process().signal(SIGKILL);
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 0) << output.err;
+  EXPECT_EQ(output.out, tandem_ok(plain));
+}
+
+TEST(DyingWorker, IsReplacedByASpareAndTheAnswerSaysSo) {
   const std::vector<std::string> flags{"--models", source("models")};
   auto dying = std::make_unique<WorkerProcess>(flags);
   WorkerProcess living(flags);
   WorkerProcess spare(flags);
   const std::string gone = dying->address();
-  const std::vector<std::string> prompt{"run",          "--raw", "--json",
-                                        "--max-tokens", "1000",  "Once upon a time"};
-  auto arguments = prompt;
-  arguments.insert(arguments.end(), {"--workers", living.address() + "," + gone, "--spares",
-                                     spare.address() + "=6-11"});
-  Process process(arguments);
-  dying->process().read_error_until("ready");
+  Process process({"chat", "--json", "--max-tokens", "20", "--workers",
+                   living.address() + "," + gone, "--spares", spare.address() + "=6-11"});
+  process.write("Who are you?\n");
+  std::string lines = process.read_until("\n");
   dying->process().signal(SIGKILL);
+  process.write("And who am I?\n");
   const Output output = process.finish();
   EXPECT_EQ(output.code, 0) << output.out;
-  const auto answer = nlohmann::json::parse(output.out);
-  const auto expected = nlohmann::json::parse(tandem_ok(prompt));
-  EXPECT_EQ(answer["text"], expected["text"]);
-  EXPECT_EQ(answer["logits_sha256"], expected["logits_sha256"]);
-  EXPECT_TRUE(expected["events"].empty());
-  std::vector<std::string> kinds;
-  for (const auto& event : answer["events"]) {
-    kinds.push_back(event["kind"]);
-    EXPECT_GE(event["at_ms"], 0);
+  const std::string expected =
+      tandem_ok({"chat", "--json", "--max-tokens", "20"}, "Who are you?\nAnd who am I?\n");
+  std::istringstream got(output.out.starts_with(lines) ? output.out : lines + output.out);
+  std::istringstream wanted(expected);
+  nlohmann::json last;
+  int turns = 0;
+  for (std::string line, other; std::getline(got, line) && std::getline(wanted, other); ++turns) {
+    last = nlohmann::json::parse(line);
+    const auto undisturbed = nlohmann::json::parse(other);
+    for (const char* key : {"text", "tokens", "logits_sha256", "reused_tokens"}) {
+      EXPECT_EQ(last[key], undisturbed[key]) << key;
+    }
+    EXPECT_TRUE(undisturbed["events"].empty());
   }
-  ASSERT_GE(kinds.size(), 2U) << output.out;
-  EXPECT_EQ(kinds[0], "lost");
-  EXPECT_EQ(answer["events"][0]["peer"], gone);
-  EXPECT_EQ(kinds[1], "spare");
+  ASSERT_EQ(turns, 2) << output.out;
+  std::vector<std::string> kinds;
+  for (const auto& event : last["events"]) kinds.push_back(event["kind"]);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"lost", "spare", "replaying", "goes_on"}));
+  EXPECT_EQ(last["events"][0]["peer"], gone);
+  EXPECT_EQ(last["events"][1]["peer"], spare.address());
+}
+
+TEST(Spares, AreCheckedBeforeAnythingStarts) {
+  EXPECT_EQ(tandem({"run", "--spares", "127.0.0.1:1=0-3", "Hi"}).code, 2);
+  EXPECT_EQ(
+      tandem({"run", "--local", "2", "--no-recovery", "--spares", "127.0.0.1:1=0-3", "Hi"}).code,
+      2);
+  for (const char* wrong : {"127.0.0.1:1", "127.0.0.1:1=0-99", "127.0.0.1:1=x"}) {
+    const Output output = tandem({"run", "--local", "2", "--spares", wrong, "Hi"});
+    EXPECT_NE(output.code, 0);
+    EXPECT_NE(output.err.find("--spares"), std::string::npos) << output.err;
+  }
 }
 
 TEST(Memory, AWorkerLendsNoMoreThanItWasTold) {

@@ -281,5 +281,48 @@ TEST(RecoveryBetweenAnswers, BringsBackWhatWasHeld) {
   EXPECT_EQ(answer->reused_tokens, expected->reused_tokens);
 }
 
+TEST(SlowWorker, IsSaidAndTheLayersAreDealtAnewAtTheNextReset) {
+  Model model(6, 64, 1 << 20);
+  const Workers workers(3);
+  auto settings = options(model, workers.at({{0, 3}, {3, 6}}));
+  settings.survive = true;
+  std::vector<std::string> asked;
+  settings.replan =
+      [&](const std::vector<std::string>& who) -> Result<std::vector<ring::RingWorker>> {
+    asked = who;
+    return std::vector<ring::RingWorker>{{workers.workers[0]->address(), {0, 3}},
+                                         {workers.workers[2]->address(), {3, 6}}};
+  };
+  const auto ring = open(std::move(settings));
+  std::vector<Event> events;
+  ring->listen([&](const Event& event) { events.push_back(event); });
+  const auto token = input(model, 1);
+  auto lap = [&] {
+    const auto result = ring->forward(token, ring->length(), 1);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+  };
+  const std::string slow = workers.workers[1]->address();
+  // Until its pace is known: the medians of 64 passes have come with a pong.
+  for (int i = 0; i < 200; ++i) lap();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  for (int i = 0; i < 10; ++i) lap();
+  workers.behaviours[1]->pass_us = 15000;
+  const auto deadline = soon();
+  while (events.empty() && wire::Clock::now() < deadline) lap();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, Event::Kind::kSlow);
+  EXPECT_EQ(events[0].peer, slow);
+  EXPECT_TRUE(asked.empty()) << "not in the middle of an answer";
+  EXPECT_TRUE(ring->wants_replan());
+  ASSERT_TRUE(ring->reset().ok());
+  EXPECT_EQ(asked, std::vector<std::string>{slow});
+  EXPECT_EQ(ring->stages()[1].peer, workers.workers[2]->address());
+  EXPECT_FALSE(ring->wants_replan());
+  const auto given = input(model, 50);
+  const auto result = ring->forward(given, 0, 50);
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_TRUE(same(*result, whole(model, given)));
+}
+
 }  // namespace
 }  // namespace tandem::toy
