@@ -293,6 +293,7 @@ TEST(SlowWorker, IsSaidAndTheLayersAreDealtAnewAtTheNextReset) {
     return std::vector<ring::RingWorker>{{workers.workers[0]->address(), {0, 3}},
                                          {workers.workers[2]->address(), {3, 6}}};
   };
+  for (const auto& behaviour : workers.behaviours) behaviour->pass_us = 200;
   const auto ring = open(std::move(settings));
   std::vector<Event> events;
   ring->listen([&](const Event& event) { events.push_back(event); });
@@ -302,10 +303,9 @@ TEST(SlowWorker, IsSaidAndTheLayersAreDealtAnewAtTheNextReset) {
     ASSERT_TRUE(result.ok()) << result.error().message;
   };
   const std::string slow = workers.workers[1]->address();
-  // Until its pace is known: the medians of 64 passes have come with a pong.
-  for (int i = 0; i < 200; ++i) lap();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-  for (int i = 0; i < 10; ++i) lap();
+  // Until its pace is known: a pong has come after 64 passes.
+  const auto known = wire::Clock::now() + std::chrono::seconds(2);
+  while (ring->length() < 200 || wire::Clock::now() < known) lap();
   workers.behaviours[1]->pass_us = 15000;
   const auto deadline = soon();
   while (events.empty() && wire::Clock::now() < deadline) lap();
