@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ring/host.h"
+#include "ring/recent.h"
 #include "wire/messages.h"
 #include "wire/tcp.h"
 
@@ -44,6 +45,8 @@ struct Peer {
   Peer* upstream = nullptr;
   Peer* downstream = nullptr;
   bool relayed = false;
+  PassTotals reported;  ///< by the last stages()
+  double ms_per_pass = 0;
 
   /// Not healthy any more, because of this.
   void fail(const Error& error);
