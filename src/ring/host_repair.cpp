@@ -101,13 +101,17 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     if (peer->healthy || peer->why.empty()) continue;
     peer->control.reset();
     strikes_[peer->worker.address].add();
-    emit(Event::Kind::kLost, peer->worker.address, peer->why);
+    const std::string& address = peer->worker.address;
+    if (std::find(lost.begin(), lost.end(), address) == lost.end()) lost.push_back(address);
+    emit(Event::Kind::kLost, address, peer->why);
   }
   take_spares();
   TANDEM_TRY(reconnect());
-  for (const auto& peer : peers_) {
-    if (!peer->healthy && !peer->why.empty()) lost.push_back(peer->worker.address);
-  }
+  std::erase_if(lost, [&](const std::string& address) {
+    return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+      return peer->healthy && peer->worker.address == address;
+    });
+  });
   const bool complete = std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) {
     return !peer->healthy && !peer->why.empty();
   });
@@ -119,7 +123,7 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
                                      [](const auto& peer) { return !peer->why.empty(); });
       return workers.error().in((*gone)->why);
     }
-    emit(Event::Kind::kReplanned, lost.back(), "the layers are dealt anew");
+    emit(Event::Kind::kReplanned, "", "the layers are dealt anew");
     TANDEM_TRY(deal(*workers));
   } else if (!complete) {
     const Status status = reassign();
