@@ -126,9 +126,9 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     emit(Event::Kind::kReplanned, "", "the layers are dealt anew");
     TANDEM_TRY(deal(*workers));
   } else if (!complete) {
-    const Status status = reassign();
+    Status status = reassign();
     hopeless = !status.ok();
-    TANDEM_TRY(status);
+    if (hopeless) return status;
   }
   return connect();
 }
@@ -274,6 +274,7 @@ Status RingState::reassign() {
 // Has `workers` as the ring's from now on. Who is there with the same layers stays loaded.
 Status RingState::deal(const std::vector<RingWorker>& workers) {
   std::vector<LayerRange> ranges;
+  ranges.reserve(workers.size());
   for (const RingWorker& worker : workers) ranges.push_back(worker.layers);
   if (const Status status = check_split(ranges, options_.config.layers); !status.ok()) {
     return status.error().in("the new plan");
