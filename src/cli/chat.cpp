@@ -135,6 +135,7 @@ class Chat {
     request.end_ids = text_.end_ids(session_.config().vocab);
     request.hash_logits = flags_.json;
     if (!flags_.json) request.on_text = [](std::string_view piece) { return write_out(piece); };
+    request.on_event = event_notes(flags_.model.quiet);
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
     session_.tell(answer);
     messages_ = std::move(messages);
@@ -148,6 +149,7 @@ class Chat {
       object["reused_tokens"] = answer.reused_tokens;
       object["finish"] = std::string(name(answer.finish));
       object["logits_sha256"] = hex(answer.logits_sha256);
+      object["events"] = events_json(answer.events);
       write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       return {};
     }
@@ -205,6 +207,7 @@ int chat_command(Arguments arguments) {
       "Talks with a model. Each line of standard input is a message; what earlier turns left\n"
       "in the caches is used again.");
   own.model.add_all(flags);
+  own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: 4096, at most the model's)");
   own.model.observe.add(flags);

@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
     {"devices", "list devices at a hub", devices_command},
     {"settings", "show or change what a device lends", settings_command},
     {"org", "an organization at a hub: its members and keys", org_command},
+    {"pull", "fetch a model, or some of its layers", pull_command},
     {"models", "show what a model needs, without loading it", models_command},
     {"probe", "measure devices and the ways between them", probe_command},
     {"plan", "show which layers would lie where, and how fast that is", plan_command},

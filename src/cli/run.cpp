@@ -58,6 +58,7 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   object["ms_per_pass"] = answer.pass_ms;
   object["prefill_tokens_per_second"] = answer.prefill_tokens_per_second();
   object["decode_tokens_per_second"] = answer.decode_tokens_per_second();
+  object["events"] = events_json(answer.events);
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -100,6 +101,7 @@ Result<int> answer_prompt(RunFlags& flags) {
       line.clear();
     }
   };
+  request.on_event = event_notes(flags.model.quiet);
   TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
   session.tell(answer);
   line.clear();
@@ -140,6 +142,7 @@ int run_command(Arguments arguments) {
   flags.add_positional("PROMPT", own.prompt, "what to answer; - reads it from standard input",
                        true);
   own.model.add_all(flags);
+  own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: what is needed, at least 4096)");
   own.model.observe.add(flags);

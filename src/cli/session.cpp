@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "cli/models_cache.h"
 #include "cli/room_plan.h"
 #include "weights/gguf_text.h"
 
@@ -134,6 +135,14 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }
 
+void ModelFlags::add_recovery(Flags& flags) {
+  recover = true;
+  flags.add("--spares", "HOST:PORT=0-3,...", spares,
+            "workers that load these layers too, and take over from who has them");
+  flags.add("--no-recovery", no_recovery,
+            "end the answer when a worker leaves, instead of going on without it");
+}
+
 uint32_t ModelFlags::host_threads() const {
   return threads != 0 ? threads : cores();
 }
@@ -156,6 +165,12 @@ Status ModelFlags::check() const {
   }
   if (!key.empty() && local != 0) {
     return invalid("--key needs --workers: workers of --local are this program's own");
+  }
+  if (!spares.empty() && local == 0 && workers.empty()) {
+    return invalid("--spares needs --workers: there is nobody to take over from");
+  }
+  if (!spares.empty() && no_recovery) {
+    return invalid("--spares and --no-recovery exclude each other");
   }
   if (key.empty() && !identity.empty()) return invalid("--identity needs --key");
   if (plan == "auto" && !split.empty()) {
@@ -182,7 +197,17 @@ Result<fs::path> find_model(const std::string& given) {
   if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
     return *models / name;
   }
-  return Error{ErrorKind::kNotFound, name + ": there is no such model folder or file"};
+  if (const auto pulled = pulled_model(name)) return *pulled;
+  return Error{ErrorKind::kNotFound,
+               name + ": there is no such model folder or file" +
+                   (pullable(name) ? "; 'tandem pull " + name + "' fetches the model" : "")};
+}
+
+std::string origin_of(const weights::Checkpoint& checkpoint) {
+  if (const weights::Journal* journal = checkpoint.journal()) {
+    return journal->model + "@" + (journal->commit.empty() ? journal->revision : journal->commit);
+  }
+  return checkpoint.folder().filename().string();
 }
 
 Result<Model> Model::open(const std::string& given) {
@@ -300,6 +325,22 @@ Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
   return result;
 }
 
+Result<std::vector<ring::RingWorker>> parse_spares(const std::string& text, uint32_t layers) {
+  std::vector<ring::RingWorker> spares;
+  if (text.empty()) return spares;
+  for (const std::string& one : split_commas(text)) {
+    const auto equals = one.rfind('=');
+    if (equals == std::string::npos) {
+      return invalid("--spares '" + one.substr(0, 300) + "', expected HOST:PORT=FIRST-LAST");
+    }
+    auto range = ring::parse_split(one.substr(equals + 1), layers, 1);
+    if (!range.ok()) return range.error().in("--spares");
+    TANDEM_ASSIGN(auto parts, wire::split_pin(one.substr(0, equals)));
+    spares.push_back({std::move(parts.first), range->front(), parts.second});
+  }
+  return spares;
+}
+
 Result<model::StageOptions> own_stages(const ModelFlags& flags,
                                        std::shared_ptr<weights::PackedCache> cache) {
   model::StageOptions options;
@@ -335,7 +376,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   session.context_ = std::min(options.context, config.context);
   session.batch_ = options.batch;
   session.quiet_ = flags.quiet;
-  TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet));
+  TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet, flags.steady));
 
   TANDEM_ASSIGN(const auto workers, open_workers(flags, checkpoint, session.local_));
   ring::RingOptions ring;
@@ -359,6 +400,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     }
   }
   ring.config_json = checkpoint.config_json();
+  ring.origin = origin_of(checkpoint);
   ring.config = config;
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;
@@ -373,6 +415,8 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
+  ring.survive = flags.recover && !flags.no_recovery;
+  TANDEM_ASSIGN(ring.spares, parse_spares(flags.spares, config.layers));
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
   TANDEM_ASSIGN(session.events_, flags.observe.open_log());
   ring.events = session.events_;

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/hash.h"
+#include "weights/journal.h"
 
 namespace tandem::hub {
 namespace {
@@ -47,6 +48,12 @@ void for_each_in(const fs::path& folder,
   }
 }
 
+/// A folder that some bytes of are still to be fetched to has files with holes.
+bool is_whole(const fs::path& folder) {
+  std::error_code error;
+  return !fs::exists(folder / weights::kPartialName, error);
+}
+
 Error missing() {
   return {ErrorKind::kNotFound, "there is no such file of a model here"};
 }
@@ -75,7 +82,7 @@ std::map<std::string, std::map<std::string, uint64_t>> ModelServer::list() const
   std::error_code error;
   for_each_in(folder_, [&](const fs::directory_entry& entry, const std::string& name) {
     if (is_model_file(entry.path(), name)) models[name][name] = fs::file_size(entry.path(), error);
-    if (!entry.is_directory(error)) return true;
+    if (!entry.is_directory(error) || !is_whole(entry.path())) return true;
     for_each_in(entry.path(), [&](const fs::directory_entry& file, const std::string& inner) {
       if (is_file(file.path())) models[name][inner] = fs::file_size(file.path(), error);
       return true;
@@ -92,7 +99,7 @@ Result<fs::path> ModelServer::path_of(const std::string& model, const std::strin
   for_each_in(folder_, [&](const fs::directory_entry& entry, const std::string& name) {
     if (name != model) return true;
     if (name == file && is_model_file(entry.path(), name)) found = entry.path();
-    if (!entry.is_directory(error)) return false;
+    if (!entry.is_directory(error) || !is_whole(entry.path())) return false;
     for_each_in(entry.path(), [&](const fs::directory_entry& inner, const std::string& inner_name) {
       if (inner_name == file && is_file(inner.path())) found = inner.path();
       return !found.has_value();
