@@ -328,6 +328,7 @@ int main(int argc, char** argv) {
     if (argc > 4) options.store = argv[4];
     options.connections = options.connections_per_address = devices + 3 * rooms + 16;
     options.registrations_per_minute = options.guesses_per_minute = 1e9;
+    options.strangers_per_second = 1e9;
     options.all_guesses_per_minute = 1e9;
     options.log = [](const std::string& line) { std::fprintf(stderr, "hub: %s\n", line.c_str()); };
     auto hub = Hub::start(std::move(options));

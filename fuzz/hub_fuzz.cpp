@@ -13,7 +13,7 @@ using namespace tandem::hub;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0: {
       const auto link = parse_link(text);
       if (!link.ok()) return 0;
@@ -32,6 +32,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const std::string once = settings_json(*settings);
       const auto again = parse_settings(once);
       if (!again.ok() || settings_json(*again) != once) std::abort();
+      return 0;
+    }
+    case 3: {
+      const auto settings = parse_settings_toml(text);
+      if (settings.ok() && !parse_settings(settings_json(*settings)).ok()) std::abort();
       return 0;
     }
     default: {

@@ -137,6 +137,7 @@ class Chat {
     if (!flags_.json) request.on_text = [](std::string_view piece) { return write_out(piece); };
     request.on_event = event_notes(flags_.model.quiet);
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
+    session_.tell(answer);
     messages_ = std::move(messages);
     messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
     if (!flags_.state.empty()) TANDEM_TRY(keep());
@@ -209,6 +210,7 @@ int chat_command(Arguments arguments) {
   own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: 4096, at most the model's)");
+  own.model.observe.add(flags);
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--state", "FILE", own.state,

@@ -22,6 +22,8 @@ int hub_command(Arguments arguments);  ///< if built with TANDEM_HUB
 int room_command(Arguments arguments);
 int devices_command(Arguments arguments);
 int settings_command(Arguments arguments);
+int org_command(Arguments arguments);
+int doctor_command(Arguments arguments);
 int probe_command(Arguments arguments);
 int plan_command(Arguments arguments);
 

@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/observe.h"
 #include "cli/output.h"
 #include "cli/signals.h"
 #include "hub/client.h"
@@ -15,6 +16,7 @@ int hub_command(Arguments arguments) {
   options.listen = "127.0.0.1:" + std::to_string(hub::kDefaultHubPort);
   std::string data = (hub::Home::usual_folder() / "hub").string();
   std::string models;
+  ObserveFlags observe;
   bool no_mdns = false;
   bool find = false;
   Flags flags("hub", "[--listen HOST:PORT] [FLAGS]",
@@ -28,6 +30,7 @@ int hub_command(Arguments arguments) {
   flags.add("--tls", "CERT,KEY", options.tls,
             "its certificate and key as PEM, or 'self' (default): one of its own");
   flags.add("--models", "DIR", models, "serve the files of the models in DIR to devices");
+  observe.add(flags, false);
   flags.add("--no-mdns", no_mdns, "don't answer those who look for a hub on the local network");
   flags.add("--find", find,
             "look for hubs on the local network instead, and print their addresses");
@@ -45,11 +48,17 @@ int hub_command(Arguments arguments) {
   options.models = models;
   options.mdns = !no_mdns;
   options.log = [](const std::string& line) { note("hub: " + line + "\n"); };
+  auto events = observe.open_log();
+  if (!events.ok()) return fail("hub", events.error());
+  options.events = *events;
   EndSignals end_signals;
   auto running = hub::Hub::start(std::move(options));
   if (!running.ok()) return fail("hub", running.error());
+  events->write("listening", (*running)->address().authority(),
+                {{"store", std::string_view((*running)->store_name())}});
   write_out("hub listening at " + (*running)->address().text() + "\n");
   end_signals.wait();
+  events->write("stopped", (*running)->address().authority());
   return kSuccess;
 }
 

@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"room", "make a room for others to join", room_command},
     {"devices", "list devices at a hub", devices_command},
     {"settings", "show or change what a device lends", settings_command},
+    {"org", "an organization at a hub: its members and keys", org_command},
     {"pull", "fetch a model, or some of its layers", pull_command},
     {"models", "show what a model needs, without loading it", models_command},
     {"probe", "measure devices and the ways between them", probe_command},
@@ -36,6 +37,7 @@ constexpr Command kCommands[] = {
     {"perplexity", "measure how well a model predicts a text", perplexity_command},
     {"tokenize", "show the tokens of a text", tokenize_command},
     {"bench", "measure the speed of a model here", bench_command},
+    {"doctor", "find out what is wrong here, and what to do", doctor_command},
     {"verify", "check this machine's kernels against the reference", verify_command},
 };
 

@@ -103,6 +103,7 @@ Result<int> answer_prompt(RunFlags& flags) {
   };
   request.on_event = event_notes(flags.model.quiet);
   TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
+  session.tell(answer);
   line.clear();
   if (!flags.state.empty()) {
     TANDEM_ASSIGN(const auto file, conversation.save(session.identity()));
@@ -144,6 +145,7 @@ int run_command(Arguments arguments) {
   own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: what is needed, at least 4096)");
+  own.model.observe.add(flags);
   own.sampling.add(flags);
   flags.add("--system", "TEXT", own.system, "system message");
   flags.add("--raw", own.raw, "continue PROMPT as it is, without the model's chat template");

@@ -418,6 +418,14 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.survive = flags.recover && !flags.no_recovery;
   TANDEM_ASSIGN(ring.spares, parse_spares(flags.spares, config.layers));
   ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
+  TANDEM_ASSIGN(session.events_, flags.observe.open_log());
+  ring.events = session.events_;
+  if (!flags.observe.metrics.empty()) {
+    session.metrics_ = ring.metrics = std::make_shared<ring::HostMetrics>();
+    TANDEM_ASSIGN(session.metrics_server_, flags.observe.serve([metrics = session.metrics_] {
+      return metrics->all.text();
+    }));
+  }
   ring.cancel = &cancel_flag();
   session.in_flight_ = ring.in_flight;
   const model::StageOptions local = session.stage_options_ = ring.local;
@@ -430,6 +438,17 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   progress->clear();
   if (!flags.quiet && flags.table) session.show_table();
   return session;
+}
+
+void Session::tell(const ring::Answer& answer) const {
+  constexpr std::array<std::string_view, 4> kFinishes{"end", "length", "context", "cancelled"};
+  events_.write("answer", "",
+                {{"prompt_tokens", int64_t{answer.prompt_tokens}},
+                 {"reused_tokens", int64_t{answer.reused_tokens}},
+                 {"tokens", static_cast<int64_t>(answer.tokens.size())},
+                 {"prefill_tokens_per_second", answer.prefill_tokens_per_second()},
+                 {"decode_tokens_per_second", answer.decode_tokens_per_second()},
+                 {"finish", kFinishes.at(static_cast<size_t>(answer.finish))}});
 }
 
 model::StateIdentity Session::identity() const {

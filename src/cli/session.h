@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cli/cache.h"
 #include "cli/flags.h"
+#include "cli/observe.h"
 #include "cli/output.h"
 #include "kernels/profile.h"
 #include "model/stage.h"
@@ -54,7 +55,8 @@ struct ModelFlags {
   bool recover = false;        ///< the command lets an answer go on without a worker that leaves
   bool no_recovery = false;    ///< its user does not want that
   bool quiet = false;
-  bool table = true;  ///< show who holds what, unless quiet
+  bool table = true;     ///< show who holds what, unless quiet
+  ObserveFlags observe;  ///< what run and chat are asked to show of themselves
 
   void add_model(Flags& flags);  ///< -m
   void add_all(Flags& flags);    ///< -m and all others
@@ -152,6 +154,8 @@ class Session {
   [[nodiscard]] ring::Ring& ring() { return *ring_; }
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
+  /// Tells the event log of an answer: how many tokens, how fast, how it ended.
+  void tell(const ring::Answer& answer) const;
   [[nodiscard]] uint32_t batch() const { return batch_; }
   /// Of all layers' state. Needs Options::identify.
   [[nodiscard]] model::StateIdentity identity() const;
@@ -174,6 +178,9 @@ class Session {
   std::shared_ptr<weights::PackedCache> cache_;
   bool quiet_ = false;
   std::unique_ptr<ring::LocalWorkers> local_;
+  std::shared_ptr<ring::HostMetrics> metrics_;
+  std::shared_ptr<observe::MetricsServer> metrics_server_;
+  observe::EventLog events_;
   std::unique_ptr<ring::Ring> ring_;
   std::unique_ptr<model::Ends> ends_;
   uint32_t context_ = 0;

@@ -8,6 +8,7 @@
 #include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/fetch_flags.h"
+#include "cli/observe.h"
 #include "cli/session.h"
 #include "cli/signals.h"
 
@@ -23,6 +24,7 @@ int worker_command(Arguments arguments) {
   std::string experts;
   std::string key;
   std::string identity;
+  ObserveFlags observe;
   FetchFlags fetch_flags;
   bool child = false;
   Flags flags(
@@ -41,6 +43,7 @@ int worker_command(Arguments arguments) {
   flags.add("--experts-memory", "SIZE", experts, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   add_key_flags(flags, key, identity);
+  observe.add(flags);
   fetch_flags.add(flags);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
@@ -88,11 +91,18 @@ int worker_command(Arguments arguments) {
   } else {
     options.log = [](const std::string& line) { note(line + "\n"); };
   }
+  const auto events = observe.open_log();
+  if (!events.ok()) return fail("worker", events.error());
+  options.events = *events;
   auto worker = ring::Worker::start(std::move(options));
   if (!worker.ok()) return fail("worker", worker.error());
+  const auto metrics = observe.serve([&served = **worker] { return served.metrics(); });
+  if (!metrics.ok()) return fail("worker", metrics.error());
+  events->write("listening", (*worker)->address());
   write_out(ring::listening_line((*worker)->address()) + "\n");
   end_signals.wait();
   (*worker)->stop();
+  events->write("stopped", (*worker)->address());
   if (*opened != nullptr) {
     // Less than the second that a host waits for its children.
     (*opened)->finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(700), nullptr,

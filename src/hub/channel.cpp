@@ -90,13 +90,17 @@ struct Channel::State {
     TANDEM_TRY(wait(writable, deadline));
     return size_t{0};
   }
+  /// An error unless OpenSSL only has to wait.
+  Status blocked(int result) {
+    const int error = SSL_get_error(ssl.get(), result);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return {};
+    ERR_clear_error();
+    return failed("closed the connection");
+  }
   /// Waits for what OpenSSL asked for; an error if it asked for nothing or the time is over.
   Status ready(int result, Clock::time_point deadline) {
     const int error = SSL_get_error(ssl.get(), result);
-    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-      ERR_clear_error();
-      return failed("closed the connection");
-    }
+    TANDEM_TRY(blocked(result));
     return wait(error == SSL_ERROR_WANT_WRITE, deadline);
   }
 };
@@ -195,6 +199,30 @@ Result<size_t> Channel::read(std::span<char> bytes, Clock::time_point deadline) 
     if (SSL_get_error(state_->ssl.get(), result) == SSL_ERROR_ZERO_RETURN) return size_t{0};
     TANDEM_TRY(state_->ready(result, deadline));
   }
+}
+
+Result<size_t> Channel::try_write(std::string_view bytes) {
+  ERR_clear_error();
+  const int size = static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20));
+  const int result = SSL_write(state_->ssl.get(), bytes.data(), size);
+  if (result > 0) return static_cast<size_t>(result);
+  TANDEM_TRY(state_->blocked(result));
+  return size_t{0};
+}
+
+Result<size_t> Channel::try_read(std::span<char> bytes, bool& ended) {
+  ended = false;
+  ERR_clear_error();
+  const int size = static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20));
+  const int result = SSL_read(state_->ssl.get(), bytes.data(), size);
+  if (result > 0) return static_cast<size_t>(result);
+  ended = SSL_get_error(state_->ssl.get(), result) == SSL_ERROR_ZERO_RETURN;
+  if (!ended) TANDEM_TRY(state_->blocked(result));
+  return size_t{0};
+}
+
+void Channel::shutdown() {
+  ::shutdown(state_->socket.fd(), SHUT_RDWR);
 }
 
 void Channel::finish() {

@@ -50,11 +50,17 @@ class Channel {
   Status write(std::string_view bytes, Clock::time_point deadline);
   /// Waits for at least a byte; 0 at the end. Error: kPeer.
   Result<size_t> read(std::span<char> bytes, Clock::time_point deadline);
+  /// Without waiting: bytes written or read, 0 if none can be now. `ended` is set at the end of
+  /// what the hub sends. Errors: kPeer.
+  Result<size_t> try_write(std::string_view bytes);
+  Result<size_t> try_read(std::span<char> bytes, bool& ended);
   /// Says that no more is written; what the other end still has to say can be read.
   void finish();
   /// SHA-256 of the certificate that the other end showed, 64 hexadecimal digits; empty without
   /// TLS.
   [[nodiscard]] const std::string& fingerprint() const;
+  /// Ends both directions at once; whoever waits for it wakes up. Any thread.
+  void shutdown();
   /// For poll(): there may be bytes to read even if it is not readable, see read().
   [[nodiscard]] int fd() const;
 

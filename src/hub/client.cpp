@@ -306,14 +306,15 @@ Result<std::vector<std::string>> Client::model_chunks(const std::string& model,
 }
 
 Result<Channel> Client::relay(const std::string& code, const std::string& peer,
-                              const std::string& channel, std::string& early) {
+                              const std::string& channel, std::string& early,
+                              std::chrono::milliseconds timeout) {
   HttpClient own(http_.hub(), http_.trust());
   HttpRequest request;
   request.target =
       "/v1/rooms/" + escape(code) + "/relay?peer=" + escape(peer) + "&channel=" + escape(channel);
   request.token = token_;
   request.fields = {{"Connection", "Upgrade"}, {"Upgrade", "tandem-relay"}};
-  request.timeout = std::chrono::seconds(45);
+  request.timeout = timeout;
   std::optional<Channel> stream;
   TANDEM_ASSIGN(HttpAnswer answer, own.upgrade(request, stream));
   status_ = answer.status;

@@ -100,7 +100,8 @@ class Client {
   /// A stream of bytes to another member, once that one asks for the same within 30 s. The bytes
   /// pass the hub: seal them. `early` has what came already.
   Result<Channel> relay(const std::string& code, const std::string& peer,
-                        const std::string& channel, std::string& early);
+                        const std::string& channel, std::string& early,
+                        std::chrono::milliseconds timeout = std::chrono::seconds(45));
 
   /// Any request with JSON; null for an empty answer.
   Result<Json> call(const std::string& method, const std::string& target, const Json& body,

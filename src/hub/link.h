@@ -18,6 +18,8 @@
 
 namespace tandem::hub {
 
+/// Version of what hubs and their clients say to each other (docs/api.md).
+inline constexpr int kHubApi = 1;
 /// 30 characters that nobody takes for each other: no 0 O 1 I L U.
 inline constexpr std::string_view kCodeAlphabet = "23456789ABCDEFGHJKMNPQRSTVWXYZ";
 inline constexpr size_t kCodeLength = 6;

@@ -2,7 +2,6 @@
 
 #include <unicode/timezone.h>
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -153,27 +152,6 @@ Json hours_json(const Hours& hours) {
   return {{"days", days}, {"from", time_text(hours.from)}, {"to", time_text(hours.to)}};
 }
 
-/// A TOML value as JSON; null for what JSON has no form of.
-Json to_json(const toml::node& node) {
-  if (const auto* table = node.as_table()) {
-    Json object = Json::object();
-    for (const auto& [key, value] : *table) object[std::string(key.str())] = to_json(value);
-    return object;
-  }
-  if (const auto* array = node.as_array()) {
-    Json list = Json::array();
-    for (const auto& value : *array) list.push_back(to_json(value));
-    return list;
-  }
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* flag = node.as_boolean()) return flag->get();
-  if (const auto* number = node.as_integer()) {
-    // JSON tells numbers that can't be negative apart.
-    return number->get() >= 0 ? Json(static_cast<uint64_t>(number->get())) : Json(number->get());
-  }
-  return nullptr;
-}
-
 bool within(const Hours& hours, int64_t weekday, int64_t minute) {
   const auto on = [&](int64_t day) { return (hours.days >> ((day + 7) % 7) & 1) != 0; };
   if (hours.from < hours.to) return on(weekday) && minute >= hours.from && minute < hours.to;
@@ -197,24 +175,6 @@ bool within_hours(const OwnerSettings& settings, int64_t now_ms) {
 
 Result<OwnerSettings> parse_settings(std::string_view json) {
   return read_object(Json::parse(json, nullptr, false));
-}
-
-Result<OwnerSettings> parse_settings_toml(std::string_view toml) {
-  // What the library does beyond ASCII is undefined for some characters (U+FCFF), and no setting
-  // needs any.
-  const auto foreign =
-      std::find_if(toml.begin(), toml.end(), [](char c) { return (c & 0x80) != 0; });
-  if (foreign != toml.end()) {
-    return invalid("settings: line " + std::to_string(1 + std::count(toml.begin(), foreign, '\n')) +
-                   ": expected ASCII characters only");
-  }
-  // The library reports with exceptions; they end here.
-  try {
-    return read_object(to_json(toml::parse(toml)));
-  } catch (const toml::parse_error& error) {
-    return invalid("settings: line " + std::to_string(error.source().begin.line) + ": " +
-                   std::string(error.description()));
-  }
 }
 
 std::string settings_json(const OwnerSettings& settings) {

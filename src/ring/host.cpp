@@ -141,6 +141,9 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.width = options_.config.hidden_size;
   // A lap of control only is short, and half of one would leave the stages apart.
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
+  const uint32_t tokens = hidden.tokens();
+  const auto start = wire::Clock::now();
+  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->computing);
   if (options_.survive) options.on_events = [this] { collect(); };
   monitor_->begin();
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
@@ -149,6 +152,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
     fence();
     if (result.error().kind != ErrorKind::kCancelled) failure_ = result.error();
   }
+  report_lap(tokens, start, result);
   return result;
 }
 

@@ -15,11 +15,14 @@
 #include "model/config.h"
 #include "model/hidden.h"
 #include "model/stage.h"
+#include "observe/event_log.h"
 #include "ring/event.h"
+#include "ring/host_metrics.h"
 #include "ring/plan.h"
 #include "ring/worker.h"
 #include "weights/manifest.h"
 #include "weights/source.h"
+#include "wire/tcp.h"
 
 namespace tandem::ring {
 
@@ -72,8 +75,12 @@ struct RingOptions {
   uint32_t in_flight = 6;  ///< frames under way at once, 1 to 256
   /// Null: no encryption, and the workers must have none either.
   std::shared_ptr<const wire::Tls> tls;
+  /// Makes all connections to workers; empty: wire::dial_tcp.
+  wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
+  std::shared_ptr<HostMetrics> metrics;  ///< counted there; may be null
+  observe::EventLog events;              ///< told what happens
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.
   const std::atomic<bool>* cancel = nullptr;
 };

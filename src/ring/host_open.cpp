@@ -87,6 +87,7 @@ PeerModel RingState::peer_model() {
     options_.progress(event);
   };
   model.tls = options_.tls;
+  model.dialler = options_.dialler;
   model.cancel = options_.cancel;
   model.give_up = &give_up_;
   return model;
@@ -319,6 +320,8 @@ Status RingState::prove() {
 }
 
 Status RingState::establish() {
+  const auto start = wire::Clock::now();
+  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->opening);
   monitor_.reset();
   failure_.reset();
   wake_.clear();
@@ -340,6 +343,7 @@ Status RingState::establish() {
     if (linked) break;
   }
   if (!status.ok()) failure_ = status.error();
+  report_opening(start, status);
   return status;
 }
 

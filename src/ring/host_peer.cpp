@@ -112,8 +112,8 @@ void Peer::leave() {
 
 Result<std::unique_ptr<wire::Connection>> Peer::dial_worker(
     std::chrono::milliseconds timeout) const {
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, timeout));
+  TANDEM_ASSIGN(wire::Socket socket, dialler_ ? dialler_(worker.address, timeout)
+                                              : wire::dial_tcp(worker.address, timeout));
   // Links go to the device that the control connection goes to.
   const auto pin = fingerprint == wire::Fingerprint{} ? worker.pin : std::optional(fingerprint);
   auto connection = std::make_unique<wire::Connection>(
@@ -127,6 +127,7 @@ Status Peer::connect(const PeerModel& model) {
   control.reset();
   model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
   tls_ = model.tls;
+  dialler_ = model.dialler;
   if (tls_ == nullptr && worker.pin) return invalid("a fingerprint was given, and no room's key");
   fingerprint = {};
   TANDEM_ASSIGN(control, dial_worker(model.connect_timeout));

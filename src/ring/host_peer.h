@@ -21,6 +21,7 @@ struct PeerModel {
   const model::ModelConfig* config = nullptr;
   weights::TensorSource* source = nullptr;
   std::shared_ptr<const wire::Tls> tls;  ///< may be null
+  wire::Dialler dialler;                 ///< empty: wire::dial_tcp
   std::function<void(const LoadEvent&)> progress;
   const std::atomic<bool>* cancel = nullptr;   ///< may be null
   const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
@@ -81,7 +82,8 @@ struct Peer {
 
  private:
   Result<std::unique_ptr<wire::Connection>> dial_worker(std::chrono::milliseconds timeout) const;
-  std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect()
+  std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect(), like the dialler
+  wire::Dialler dialler_;
   Status give_tensor(const PeerModel& model, std::string_view name);
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
   Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);

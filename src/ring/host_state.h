@@ -75,6 +75,9 @@ class RingState {
   Result<model::HiddenStates> lap(model::HiddenStates hidden, uint32_t position, uint32_t want,
                                   wire::Control control, uint32_t argument);
   void fence();
+  void report_lap(uint32_t tokens, wire::Clock::time_point start,
+                  const Result<model::HiddenStates>& result);
+  void report_opening(wire::Clock::time_point start, const Status& status);
   PeerModel peer_model();
   [[nodiscard]] Status alive() const;
 

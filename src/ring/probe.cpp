@@ -123,6 +123,7 @@ class Prober {
       peers_.push_back(std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin}));
     }
     model_.tls = options.tls;
+    model_.dialler = options.dialler;
   }
   ~Prober() {
     for (const auto& peer : peers_) {

@@ -30,6 +30,7 @@ struct ProbeOptions {
   StageLoader load;                 ///< of the host's layers; empty: model::Stage::load
   std::vector<RingWorker> workers;  ///< their layers are not read
   std::shared_ptr<const wire::Tls> tls;  ///< may be null
+  wire::Dialler dialler;                 ///< of workers; empty: wire::dial_tcp
   /// Bytes that the host lends for its ends and its layers; 0: none for layers. Nothing: what its
   /// system has.
   std::optional<uint64_t> host_memory;

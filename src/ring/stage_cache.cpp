@@ -171,4 +171,14 @@ size_t StageCache::stages() const {
   return entries_.size();
 }
 
+uint64_t StageCache::layers() const {
+  const std::lock_guard lock(mutex_);
+  uint64_t layers = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.stage == nullptr) continue;
+    layers += entry.identity.last_layer - entry.identity.first_layer;
+  }
+  return layers;
+}
+
 }  // namespace tandem::ring

@@ -101,6 +101,8 @@ class StageCache {
   [[nodiscard]] uint64_t used() const;
   /// Stages held, used or kept.
   [[nodiscard]] size_t stages() const;
+  /// Layers of the stages that are loaded.
+  [[nodiscard]] uint64_t layers() const;
 
  private:
   struct Entry {

@@ -27,6 +27,9 @@ Worker::~Worker() = default;
 const std::string& Worker::address() const {
   return engine_->address();
 }
+void Worker::adopt(wire::Socket client) {
+  engine_->adopt(std::move(client));
+}
 void Worker::stop() {
   engine_->stop();
 }
@@ -38,6 +41,9 @@ uint64_t Worker::memory_used() const {
 }
 size_t Worker::stages() const {
   return engine_->cache().stages();
+}
+std::string Worker::metrics() const {
+  return engine_->metrics();
 }
 size_t Worker::sessions() const {
   return engine_->sessions();

@@ -13,8 +13,10 @@
 
 #include "base/result.h"
 #include "model/stage.h"
+#include "observe/event_log.h"
 #include "weights/manifest.h"
 #include "weights/source.h"
+#include "wire/tcp.h"
 #include "wire/tls.h"
 
 namespace tandem::ring {
@@ -56,11 +58,13 @@ struct WorkerOptions {
   TensorFetcher fetch;          ///< asked before the host is; empty: there is only the host
   bool tensors_of_host = true;  ///< tensors that are nowhere else may come from the host
   std::shared_ptr<const wire::Tls> tls;  ///< null: no encryption, whoever comes is served
+  wire::Dialler dialler;  ///< makes links to the next stage's worker; empty: wire::dial_tcp
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);
   /// Told about clients and loads, one line each; from the worker's threads. May be empty.
   std::function<void(const std::string&)> log;
+  observe::EventLog events;  ///< the same for programs
 };
 
 class WorkerEngine;
@@ -78,6 +82,9 @@ class Worker {
 
   /// HOST:PORT with the port that was chosen.
   [[nodiscard]] const std::string& address() const;
+  /// Takes a stream that came another way than to the address as a client that connected, such as
+  /// one through a hub's relay. It must not block. Any thread.
+  void adopt(wire::Socket client);
   /// Closes all connections and waits for the threads; a pass under way is waited for.
   void stop();
   /// Returns once stop() was called.
@@ -88,6 +95,8 @@ class Worker {
   [[nodiscard]] size_t stages() const;
   /// Hosts connected.
   [[nodiscard]] size_t sessions() const;
+  /// All that it counts, for Prometheus.
+  [[nodiscard]] std::string metrics() const;
 
  private:
   explicit Worker(std::unique_ptr<WorkerEngine> engine);

@@ -50,8 +50,9 @@ struct WorkerCompute::Command {
   wire::Measure measure;
 };
 
-WorkerCompute::WorkerCompute(const wire::Wake& flush)
-    : flush_(flush), thread_([this] { loop(); }) {}
+WorkerCompute::WorkerCompute(const wire::Wake& flush, WorkerMetrics& metrics,
+                             const observe::EventLog& events)
+    : flush_(flush), metrics_(metrics), events_(events), thread_([this] { loop(); }) {}
 
 WorkerCompute::~WorkerCompute() {
   stop();
@@ -251,6 +252,9 @@ void WorkerCompute::watch(Lane& lane, wire::Clock::time_point until) {
 }
 
 void WorkerCompute::trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error) {
+  metrics_.troubles.add();
+  events_.write("trouble", lane.session->peer,
+                {{"link_lost", int64_t{link_lost ? 1 : 0}}, {"reason", error.message}});
   lane.session->tell(
       wire::Type::kTrouble,
       wire::Trouble{lane.activation, blame, error.kind, link_lost, error.message}.encode());
@@ -374,6 +378,9 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
                              " rows for " + std::to_string(header.tokens) + " tokens"));
     }
     times.add(header.tokens, took);
+    metrics_.passes.add();
+    metrics_.tokens.add(header.tokens);
+    metrics_.pass_ms.add(took * 1e-3);
     session.stage_passes.fetch_add(1);
     session.stage_us.fetch_add(took);
     if (header.tokens == 1) {
@@ -401,6 +408,8 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   if (lane.out->pending()) flush_.wake();
   lane.expectation.sent(tokens, wire::Clock::now());
   // After the frame is on its way, so that they cost no latency.
+  metrics_.bytes_in.add(wire::kHeaderBytes + header.length);
+  metrics_.bytes_out.add(wire::kHeaderBytes + states_bytes(rows, session.config.hidden_size));
   if (lane.in != nullptr) lane.in->acknowledge();
 }
 

@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "observe/event_log.h"
 #include "ring/meter.h"
+#include "ring/worker_metrics.h"
 #include "ring/worker_session.h"
 #include "wire/tcp.h"
 
@@ -18,7 +20,8 @@ namespace tandem::ring {
 class WorkerCompute {
  public:
   /// `flush` is woken when a link's output is left pending: the IO thread writes it.
-  explicit WorkerCompute(const wire::Wake& flush);
+  /// Both outlive it, and so do the metrics.
+  WorkerCompute(const wire::Wake& flush, WorkerMetrics& metrics, const observe::EventLog& events);
   ~WorkerCompute();
   WorkerCompute(const WorkerCompute&) = delete;
   WorkerCompute& operator=(const WorkerCompute&) = delete;
@@ -67,6 +70,8 @@ class WorkerCompute {
   void trouble(Lane& lane, wire::Blame blame, bool link_lost, const Error& error);
 
   const wire::Wake& flush_;
+  WorkerMetrics& metrics_;
+  const observe::EventLog& events_;
   wire::Wake wake_;
   std::mutex mutex_;  ///< guards commands_
   std::vector<Command> commands_;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "ring/plan.h"
-#include "ring/system_memory.h"
 #include "ring/worker_load.h"
 
 namespace tandem::ring {
@@ -43,7 +42,7 @@ WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
       library_(std::move(library)),
       address_(listener_.address().text()),
       cache_(options_.memory, options_.keep_idle),
-      compute_(std::make_unique<WorkerCompute>(wake_)),
+      compute_(std::make_unique<WorkerCompute>(wake_, metrics_, options_.events)),
       thread_([this] { loop(); }) {}
 
 WorkerEngine::~WorkerEngine() {
@@ -62,37 +61,6 @@ void WorkerEngine::stop() {
 void WorkerEngine::serve() {
   std::unique_lock lock(stop_mutex_);
   stopped_changed_.wait(lock, [&] { return stopped_; });
-}
-
-wire::Bytes WorkerEngine::welcome() const {
-  wire::Welcome welcome;
-  welcome.contract = contract_version();
-  welcome.threads = options_.threads;
-  welcome.memory_limit = options_.memory;
-  welcome.memory_available = available_memory();
-  welcome.memory_free = options_.memory == 0
-                            ? welcome.memory_available
-                            : options_.memory - std::min(options_.memory, cache_.used());
-  welcome.software = software_version();
-  return welcome.encode();
-}
-
-wire::Bytes WorkerEngine::pong(const Session& session) const {
-  wire::Pong pong;
-  const auto pass = compute_->pass();
-  pong.passes = compute_->passes();
-  pong.received = session.received;
-  pong.sent = session.sent;
-  pong.bytes_in = session.bytes_in;
-  pong.bytes_out = session.bytes_out;
-  pong.stage_passes = session.stage_passes;
-  pong.stage_us = session.stage_us;
-  pong.single_passes = session.single_passes;
-  pong.single_us = session.single_us;
-  pong.pass_ms = pass.running_ms;
-  pong.allowed_ms = pass.allowed_ms;
-  pong.busy = pass.busy ? 1 : 0;
-  return pong.encode();
 }
 
 int WorkerEngine::next_timeout() const {
@@ -162,6 +130,12 @@ void WorkerEngine::loop() {
     }
     // After the strangers, whose places in `polled` a new one would shift.
     if (polled[1].revents != 0) accept();
+    std::vector<wire::Socket> adopted;
+    {
+      const std::lock_guard lock(adopted_mutex_);
+      adopted.swap(adopted_);
+    }
+    for (wire::Socket& client : adopted) welcome_stranger(std::move(client));
     tick();
   }
   while (!sessions_.empty()) end(sessions_.back());
@@ -181,15 +155,22 @@ void WorkerEngine::accept() {
       return;
     }
     if (!client->has_value()) return;
-    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
-    strangers_.push_back(
-        {std::make_unique<wire::Connection>(
-             std::move(**client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
-         wire::Clock::now() + options_.hello_deadline, false});
+    welcome_stranger(std::move(**client));
   }
+}
+
+void WorkerEngine::welcome_stranger(wire::Socket client) {
+  metrics_.connections.add();
+  if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
+  strangers_.push_back(
+      {std::make_unique<wire::Connection>(
+           std::move(client), options_.tls == nullptr ? nullptr : options_.tls->accepting()),
+       wire::Clock::now() + options_.hello_deadline, false});
 }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): the list owns the connection
 
 bool WorkerEngine::refuse(Stranger& stranger, ErrorKind kind, const std::string& reason) {
+  metrics_.refusals.add();
+  options_.events.write("refused", stranger.connection->peer(), {{"reason", reason}});
   const auto payload = wire::Refusal{kind, reason}.encode();
   if (!stranger.connection->send({.type = wire::Type::kRefusal}, payload).ok()) return false;
   ::shutdown(stranger.connection->fd(), SHUT_WR);
@@ -214,6 +195,8 @@ bool WorkerEngine::greet(Stranger& stranger) {
                   "this worker takes only devices that prove the room's key (--key)");
   }
   if (!step.ok() && connection->channel() != nullptr) {
+    metrics_.refusals.add();
+    options_.events.write("refused", connection->peer(), {{"reason", step.error().message}});
     log(connection->peer() + ": " + step.error().message);
   }
   if (!step.ok() || *step == wire::Connection::Step::kClosed) return false;
@@ -256,6 +239,8 @@ bool WorkerEngine::greet(Stranger& stranger) {
   sessions_.push_back(std::make_shared<Session>(std::move(connection)));
   session_count_ = sessions_.size();
   sessions_.back()->tell(wire::Type::kWelcome, welcome());
+  metrics_.hosts.add();
+  options_.events.write("host_connected", sessions_.back()->peer, {{"software", hello->software}});
   const wire::TlsChannel* channel = sessions_.back()->control->channel();
   log(sessions_.back()->peer + ": host connected (" + hello->software + ")" +
       (channel == nullptr ? "" : ", device " + hex(channel->peer()) + ", code " + channel->code()));
@@ -331,11 +316,19 @@ bool WorkerEngine::listen_to(const std::shared_ptr<Session>& session) {
     if (step.ok() && *step == wire::Connection::Step::kNothing) return true;
     if (!step.ok() || *step == wire::Connection::Step::kClosed) {
       log(session->peer + ": host left" + (step.ok() ? "" : ": " + step.error().message));
+      options_.events.write("host_left", session->peer,
+                            {{"reason", step.ok() ? std::string_view("closed")
+                                                  : std::string_view(step.error().message)}});
       return false;
     }
-    if (control.header().type == wire::Type::kBye) return false;
+    if (control.header().type == wire::Type::kBye) {
+      options_.events.write("host_left", session->peer, {{"reason", "bye"}});
+      return false;
+    }
     if (const Status status = dispatch(session, control.header()); !status.ok()) {
       log(session->peer + ": " + status.error().message);
+      metrics_.refusals.add();
+      options_.events.write("refused", session->peer, {{"reason", status.error().message}});
       session->refuse(status.error());
       return false;
     }
@@ -370,9 +363,7 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
       session->loading = true;
       log(session->peer + ": loading layers " +
           text({session->request.first_layer, session->request.last_layer}));
-      tasks_.run([this, session] {
-        load_session(*session, cache_, options_, library_ ? &*library_ : nullptr);
-      });
+      tasks_.run([this, session] { load(session); });
       return {};
     }
     case wire::Type::kActivate: {
@@ -417,12 +408,12 @@ Result<std::unique_ptr<wire::Connection>> WorkerEngine::call(const std::string& 
                                                              wire::Role role, const wire::Key& key,
                                                              const Digest& pin) const {
   const auto deadline = wire::Clock::now() + kDialTimeout;
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kDialTimeout));
   if ((options_.tls == nullptr) != (pin == Digest{})) {
     return invalid(
         "a host without TLS can't have a worker with TLS connect to others, or the reverse");
   }
+  TANDEM_ASSIGN(wire::Socket socket, options_.dialler ? options_.dialler(where, kDialTimeout)
+                                                      : wire::dial_tcp(where, kDialTimeout));
   auto link = std::make_unique<wire::Connection>(
       std::move(socket), options_.tls == nullptr ? nullptr : options_.tls->connecting(pin));
   TANDEM_TRY(link->secure_until(deadline));
@@ -463,6 +454,7 @@ void WorkerEngine::test_link(const std::shared_ptr<Session>& session,
 
 void WorkerEngine::end(const std::shared_ptr<Session>& session) {
   session->gone = true;
+  count_bytes(*session);
   fail_inbox(session->inbox, {ErrorKind::kCancelled, "the host left"});
   session->control->shutdown();
   compute_->remove(session);
@@ -479,6 +471,7 @@ void WorkerEngine::tick() {
   if (now - last_progress_ < kProgressEvery) return;
   last_progress_ = now;
   for (const auto& session : sessions_) {
+    count_bytes(*session);
     if (!session->loading) continue;
     wire::Progress progress;
     progress.phase = static_cast<wire::LoadPhase>(session->phase.load());

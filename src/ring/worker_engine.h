@@ -15,6 +15,7 @@
 #include "ring/tasks.h"
 #include "ring/worker.h"
 #include "ring/worker_compute.h"
+#include "ring/worker_metrics.h"
 #include "ring/worker_session.h"
 #include "weights/manifest.h"
 #include "wire/tcp.h"
@@ -29,11 +30,13 @@ class WorkerEngine {
   WorkerEngine(const WorkerEngine&) = delete;
   WorkerEngine& operator=(const WorkerEngine&) = delete;
 
+  void adopt(wire::Socket client);
   void stop();
   void serve();
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const StageCache& cache() const { return cache_; }
   [[nodiscard]] size_t sessions() const { return session_count_; }
+  [[nodiscard]] std::string metrics();
 
  private:
   /// A client that has not said who it is, or is being told why not.
@@ -46,6 +49,7 @@ class WorkerEngine {
   void loop();
   int next_timeout() const;
   void accept();
+  void welcome_stranger(wire::Socket client);
   /// These three return false if the client is to be dropped.
   bool greet(Stranger& stranger);
   bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
@@ -62,6 +66,9 @@ class WorkerEngine {
   bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);
   void tick();
+  /// Loads what the session asked for; by a thread of its own.
+  void load(const std::shared_ptr<Session>& session);
+  void count_bytes(Session& session);
   [[nodiscard]] wire::Bytes welcome() const;
   [[nodiscard]] wire::Bytes pong(const Session& session) const;
   void log(const std::string& line) const {
@@ -69,6 +76,9 @@ class WorkerEngine {
   }
 
   const WorkerOptions options_;
+  const wire::Clock::time_point started_ = wire::Clock::now();
+  WorkerMetrics metrics_;
+  std::atomic<uint32_t> loading_{0};
   wire::Listener listener_;
   const std::optional<weights::ModelLibrary> library_;
   const std::string address_;
@@ -86,6 +96,8 @@ class WorkerEngine {
   std::list<EchoPeer> echoes_;
   std::vector<std::shared_ptr<Session>> sessions_;
   wire::Clock::time_point accept_again_{};
+  std::mutex adopted_mutex_;  ///< guards adopted_
+  std::vector<wire::Socket> adopted_;
   wire::Clock::time_point last_progress_{};
   // Loads and dials. After sessions_, so that they end first; they use the cache and the compute
   // thread.

@@ -36,6 +36,8 @@ struct Session {
 
   std::unique_ptr<wire::Connection> control;
   const std::string peer;
+  uint64_t counted_in = 0;  ///< bytes of `control` that the IO thread has counted
+  uint64_t counted_out = 0;
   std::atomic<bool> gone{false};  ///< the host left; set by the IO thread
 
   // Loading. `loading` is cleared by the loading thread after it wrote what follows.

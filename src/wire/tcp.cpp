@@ -170,6 +170,11 @@ Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout
   return Error{ErrorKind::kPeer, "can't connect to " + address.text() + ": " + system_error(error)};
 }
 
+Result<Socket> dial_tcp(const std::string& address, std::chrono::milliseconds timeout) {
+  TANDEM_ASSIGN(const Address parsed, parse_address(address));
+  return connect(parsed, timeout);
+}
+
 Result<Listener> Listener::open(const Address& address) {
   TANDEM_ASSIGN(const AddressList list, resolve(address, true));
   int error = EADDRNOTAVAIL;
@@ -417,6 +422,7 @@ std::string Connection::peer() const {
   if (::getpeername(socket_.fd(), reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
     return "an unknown address";
   }
+  if (storage.ss_family == AF_UNIX) return "a relay";
   return address_of(storage).text();
 }
 

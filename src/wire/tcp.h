@@ -59,6 +59,13 @@ class Socket {
 /// with TCP_NODELAY and keep-alive. Errors: kPeer (names the address), kNotFound (unknown name).
 Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout);
 
+/// How a stream to a worker is made: its address as the ring knows it, to a socket as connect()
+/// gives it, or any other stream socket that does not block. Called from several threads.
+using Dialler =
+    std::function<Result<Socket>(const std::string& address, std::chrono::milliseconds timeout)>;
+/// The dialler of "HOST:PORT". Errors: kInvalid (no such address) and connect()'s.
+Result<Socket> dial_tcp(const std::string& address, std::chrono::milliseconds timeout);
+
 class Listener {
  public:
   /// Binds and listens; port 0 lets the system choose. Errors: kIo, kNotFound.
@@ -154,7 +161,7 @@ class Connection {
   [[nodiscard]] int fd() const { return socket_.fd(); }
   [[nodiscard]] uint64_t bytes_in() const { return bytes_in_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t bytes_out() const { return bytes_out_.load(std::memory_order_relaxed); }
-  /// The peer's address for messages, "127.0.0.1:4000".
+  /// The peer's address for messages, "127.0.0.1:4000"; "a relay" if the socket is a local one.
   [[nodiscard]] std::string peer() const;
 
   static constexpr size_t kMaxPending = size_t{4} << 20;

@@ -69,6 +69,40 @@ TEST_F(HubProcess, RoomsDevicesAndSettings) {
   EXPECT_EQ(ended.code, 0) << ended.err;
 }
 
+TEST_F(HubProcess, AnOrganizationHasMembersKeysAndDevices) {
+  const std::string ann = folder_ + "-ann.key";
+  const std::string ben = folder_ + "-ben.key";
+  const Json made = Json::parse(
+      tandem_ok({"org", "create", "Our school", "--hub", address_, "--member", "Ann", "--json"}));
+  std::ofstream(ann) << made["key"].get<std::string>() << "\n";
+  const Json invited = Json::parse(
+      tandem_ok({"org", "invite", "Ben", "--role", "admin", "--key", "@" + ann, "--json"}));
+  std::ofstream(ben) << invited["key"].get<std::string>() << "\n";
+  const Output twice = tandem({"org", "invite", "Eve", "--role", "owner", "--key", "@" + ben});
+  EXPECT_EQ(twice.code, 1);
+  EXPECT_NE(twice.err.find("that is for owners"), std::string::npos) << twice.err;
+  const std::string members = tandem_ok({"org", "members", "--key", "@" + ben});
+  EXPECT_NE(members.find("Our school"), std::string::npos) << members;
+  EXPECT_NE(members.find("Ann"), std::string::npos);
+  EXPECT_NE(members.find("Ben"), std::string::npos);
+  const Json joined = Json::parse(tandem_ok({"org", "join", "--key", "@" + ben, "--json"}));
+  EXPECT_EQ(joined["organization"], made["organization"]);
+  EXPECT_EQ(Json::parse(tandem_ok({"org", "members", "--json"}))["devices"], 1)
+      << "the device itself may ask now";
+  const Json key = Json::parse(
+      tandem_ok({"org", "keys", "--add", "laptop", "--key", "-", "--json"}, read_file(ann)));
+  EXPECT_NE(tandem_ok({"org", "keys", "--key", "@" + ann}).find("laptop"), std::string::npos);
+  tandem_ok({"org", "keys", "--remove", key["id"].get<std::string>(), "--key", "@" + ann});
+  EXPECT_EQ(tandem_ok({"org", "keys", "--key", "@" + ann}).find("laptop"), std::string::npos);
+  tandem_ok({"org", "remove", invited["member"].get<std::string>(), "--key", "@" + ann});
+  const Output gone = tandem({"org", "members", "--key", "@" + ben});
+  EXPECT_EQ(gone.code, 1);
+  EXPECT_EQ(tandem({"org", "create", "--hub", address_}).code, 2);
+  EXPECT_EQ(tandem({"org", "make", "x"}).code, 2);
+  std::filesystem::remove(ann);
+  std::filesystem::remove(ben);
+}
+
 TEST_F(HubProcess, ACertificateThatChangedIsRefused) {
   tandem_ok({"devices", "--hub", bare_});  // this machine's own hub is trusted at first
   tandem_ok({"devices", "--hub", bare_});

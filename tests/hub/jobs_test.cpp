@@ -140,11 +140,15 @@ TEST_P(Jobs, ModelsAreServedByRangeAndNothingElseIs) {
   const std::string content = random_bytes((size_t{9} << 20) + 5);
   std::ofstream(models.path() / "small" / "model.safetensors", std::ios::binary) << content;
   std::ofstream(models.path() / "secret.txt") << "not a model's";
+  std::ofstream(models.path() / "one.gguf") << "file\n";
   const auto hub = start([&](HubOptions& options) { options.models = models.path(); });
   Device device(hub->address(), "a");
   const Json list = must(device.client.models());
   EXPECT_EQ(list["models"]["small"]["model.safetensors"], content.size());
-  EXPECT_EQ(list["models"].size(), 1U);
+  EXPECT_EQ(list["models"]["one.gguf"]["one.gguf"], 5);
+  EXPECT_EQ(list["models"].size(), 2U);
+  std::string one_etag;
+  EXPECT_EQ(must(device.client.model_range("one.gguf", "one.gguf", 1, 3, one_etag)), "ile");
   std::string etag;
   const std::string part =
       must(device.client.model_range("small", "model.safetensors", 5000000, 3000000, etag));
@@ -163,6 +167,8 @@ TEST_P(Jobs, ModelsAreServedByRangeAndNothingElseIs) {
                                                         {"small", "../secret.txt"},
                                                         {"small/..", "secret.txt"},
                                                         {"small", "none"},
+                                                        {"secret.txt", "secret.txt"},
+                                                        {"small", "one.gguf"},
                                                         {"", "secret.txt"}}) {
     EXPECT_FALSE(device.client.model_range(model, file, 0, 1, none).ok()) << model << file;
     EXPECT_EQ(device.client.status(), 404);

@@ -28,10 +28,38 @@ std::string bytes_of_hex(const std::string& text) {
   return bytes;
 }
 
-TEST(SettingsToml, RefusesWhatTheLibraryDoesNotDefine) {
-  const auto settings = parse_settings_toml("\nv\xEF\xB3\xBF");
-  ASSERT_FALSE(settings.ok());
-  EXPECT_EQ(settings.error().message, "settings: line 2: expected ASCII characters only");
+TEST(SettingsToml, EveryBadFileIsAnErrorWithItsLine) {
+  struct Case {
+    std::string text;
+    std::string line;
+  };
+  const Case cases[] = {
+      {"\nv\xEF\xB3\xBF", "line 2: expected ASCII"},
+      {"[/", "line 1"},
+      {"\n\n[/", "line 3"},
+      {"memory = 1\nmemory = 2\n", "line 2"},
+      {"a.b = 1\n[a]\nb = 2\n", "line"},
+      {"memory = 99999999999999999999999\n", "settings: "},
+      {"hours = [{from = \"1:00\"\n", "line"},
+      {"time_zone = \"\\u12\"", "line 1"},
+      {"memory = 1e400\n", "settings: "},
+      {"x = " + std::string(2000, '['), "512"},
+      {std::string(70000, ' '), "65536"},
+      {"memory = 1979-05-27T07:32:00Z\n", "'memory' has to be a whole number"},
+      {"kinds = [\"probe\", 1]\n", "settings: "},
+      {std::string("memory = 1\n\0", 12), "line 2: expected ASCII"},
+  };
+  for (const Case& one : cases) {
+    const auto settings = parse_settings_toml(one.text);
+    ASSERT_FALSE(settings.ok()) << one.text.substr(0, 40);
+    EXPECT_NE(settings.error().message.find(one.line), std::string::npos)
+        << settings.error().message;
+    EXPECT_EQ(settings.error().message.find('\n'), std::string::npos);
+  }
+  std::string many;
+  for (int i = 0; i < 64; ++i)
+    many += "[[hours]]\ndays = [\"mon\"]\nfrom = \"1:00\"\nto = \"2:00\"\n";
+  EXPECT_EQ(must(parse_settings_toml(many)).hours.size(), 64U);
 }
 
 TEST(Secret, HkdfIsThatOfRfc5869) {

@@ -13,6 +13,9 @@ constexpr int64_t kCacheMs = 600000;
 constexpr size_t kMaxCached = 65536;
 constexpr int64_t kKeptEvents = 1000;
 constexpr int64_t kEventsAtOnce = 100;
+constexpr size_t kEventBytesAtOnce = size_t{1} << 20;
+constexpr size_t kSmallEvent = 4096;
+constexpr int64_t kKeptBytes = int64_t{8} << 20;  ///< about: of a scope's large events
 
 Response run(Core& core, const Work& work, bool reading) {
   Response response;
@@ -64,14 +67,21 @@ std::optional<Caller> CallerCache::find(const std::string& token_hash) const {
   return found->second.caller;
 }
 
-void CallerCache::put(const std::string& token_hash, const Caller& caller) {
+uint64_t CallerCache::generation() const {
   const std::lock_guard lock(mutex_);
+  return generation_;
+}
+
+void CallerCache::put(const std::string& token_hash, const Caller& caller, uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  if (generation != generation_) return;
   if (entries_.size() >= kMaxCached) entries_.clear();
   entries_[token_hash] = {caller, now_ms() + kCacheMs};
 }
 
 void CallerCache::forget(const std::string& id) {
   const std::lock_guard lock(mutex_);
+  ++generation_;
   std::erase_if(entries_, [&](const auto& entry) {
     return entry.second.caller.device == id || entry.second.caller.member == id;
   });
@@ -79,6 +89,7 @@ void CallerCache::forget(const std::string& id) {
 
 void CallerCache::clear() {
   const std::lock_guard lock(mutex_);
+  ++generation_;
   entries_.clear();
 }
 
@@ -89,7 +100,8 @@ Core::Core(HubOptions given)
               options.all_guesses_per_minute, options.all_guesses_per_minute),
       registrations(options.registrations_per_minute, options.registrations_per_minute,
                     options.registrations_per_minute * 20, options.registrations_per_minute * 20),
-      requests(options.requests_per_second * 60, options.requests_per_second * 4, 1e12, 1e12) {}
+      requests(options.requests_per_second * 60, options.requests_per_second * 4, 1e12, 1e12),
+      strangers(options.strangers_per_second * 60, options.strangers_per_second * 4, 1e12, 1e12) {}
 
 Core::~Core() = default;
 
@@ -132,12 +144,27 @@ Status add_event(Connection& connection, const std::string& scope, const std::st
                                "DO UPDATE SET seq = scopes.seq + 1 RETURNING seq",
                                {scope}));
   const int64_t seq = number_of(rows.at(0), 0);
+  const std::string text = dump(data);
   TANDEM_TRY(
       connection.run("INSERT INTO events (scope, seq, at, kind, sender, recipient, data) "
                      "VALUES ($1, $2, $3, $4, $5, $6, $7)",
-                     {scope, seq, now_ms(), kind, sender, recipient, dump(data)}));
+                     {scope, seq, now_ms(), kind, sender, recipient, text}));
   TANDEM_TRY(connection.run("DELETE FROM events WHERE scope = $1 AND seq <= $2",
                             {scope, seq - kKeptEvents}));
+  if (text.size() > kSmallEvent) {
+    TANDEM_ASSIGN(const Rows large,
+                  connection.run("SELECT seq, LENGTH(data) FROM events WHERE scope = $1 AND "
+                                 "LENGTH(data) > $2 ORDER BY seq DESC",
+                                 {scope, static_cast<int64_t>(kSmallEvent)}));
+    int64_t bytes = 0;
+    for (const Row& row : large) {
+      bytes += number_of(row, 1);
+      if (bytes <= kKeptBytes) continue;
+      TANDEM_TRY(connection.run("DELETE FROM events WHERE scope = $1 AND seq <= $2",
+                                {scope, number_of(row, 0)}));
+      break;
+    }
+  }
   return connection.notify(scope);
 }
 
@@ -160,18 +187,26 @@ Result<Response> read_events(Connection& connection, const std::string& scope, i
     // The reader is ahead of the store: the room was made anew. It begins again.
     return reply({{"events", Json::array()}, {"next", newest}, {"missed", true}});
   }
+  TANDEM_ASSIGN(const Rows oldest,
+                connection.run("SELECT MIN(seq) FROM events WHERE scope = $1", {scope}));
   Json events = Json::array();
+  size_t bytes = 0;
   for (const Row& row : rows) {
+    const std::string data = text_of(row, 5);
+    bytes += data.size();
+    if (!events.empty() && bytes > kEventBytesAtOnce) break;
     events.push_back({{"number", number_of(row, 0)},
                       {"at", number_of(row, 1)},
                       {"kind", text_of(row, 2)},
                       {"sender", text_of(row, 3)},
                       {"to", text_of(row, 4)},
-                      {"data", parse_json(text_of(row, 5))}});
+                      {"data", parse_json(data)}});
   }
-  const int64_t next =
-      static_cast<int64_t>(rows.size()) < kEventsAtOnce ? newest : number_of(rows.back(), 0);
-  return reply({{"events", events}, {"next", next}, {"missed", after < newest - kKeptEvents}});
+  const size_t shown = events.size();
+  const bool all = shown == rows.size() && static_cast<int64_t>(shown) < kEventsAtOnce;
+  const int64_t next = all ? newest : number_of(rows[shown - 1], 0);
+  return reply(
+      {{"events", events}, {"next", next}, {"missed", after + 1 < number_of(oldest.at(0), 0)}});
 }
 
 Result<std::optional<Caller>> find_caller(Core& core, const std::string& authorization) {
@@ -183,6 +218,7 @@ Result<std::optional<Caller>> find_caller(Core& core, const std::string& authori
   // Looked up by its hash: what time the look-up takes says nothing of any token.
   const std::string hash = token_hash(token);
   if (auto known = core.callers.find(hash); known.has_value()) return known;
+  const uint64_t generation = core.callers.generation();
   std::optional<Caller> caller;
   const Status looked = core.database->reading([&](Connection& connection) -> Status {
     TANDEM_ASSIGN(const Rows devices,
@@ -210,7 +246,7 @@ Result<std::optional<Caller>> find_caller(Core& core, const std::string& authori
     return {};
   });
   if (!looked.ok()) return looked.error();
-  if (caller.has_value()) core.callers.put(hash, *caller);
+  if (caller.has_value()) core.callers.put(hash, *caller, generation);
   return caller;
 }
 

@@ -47,7 +47,11 @@ struct Caller {              // NOLINT(bugprone-exception-escape): of the JSON l
 class CallerCache {
  public:
   [[nodiscard]] std::optional<Caller> find(const std::string& token_hash) const;
-  void put(const std::string& token_hash, const Caller& caller);
+  /// Keeps what was looked up since `generation`, unless somebody was forgotten meanwhile: the
+  /// store may have been read before that change.
+  void put(const std::string& token_hash, const Caller& caller, uint64_t generation);
+  /// Changes with each forget() and clear().
+  [[nodiscard]] uint64_t generation() const;
   /// Forgets a device's or member's tokens.
   void forget(const std::string& id);
   void clear();
@@ -57,8 +61,9 @@ class CallerCache {
     Caller caller;
     int64_t until = 0;
   };
-  mutable std::mutex mutex_;  ///< guards entries_
+  mutable std::mutex mutex_;  ///< guards what follows
   std::unordered_map<std::string, Entry> entries_;
+  uint64_t generation_ = 0;
 };
 
 struct Core {
@@ -75,12 +80,21 @@ struct Core {
   Limiter guesses;
   Limiter registrations;
   Limiter requests;
+  Limiter strangers;
   std::unique_ptr<ModelServer> models;  ///< null: serves none
   const ServerFigures* figures = nullptr;
   std::string machine;  ///< its own name, for the check of the header field Host
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
+    options.events.write("error", "", {{"reason", line}});
+  }
+  /// Of something that was done for `device`, if the response says so.
+  void tell(const Response& response, std::string_view kind, std::string_view device,
+            std::string_view room = {}) const {
+    if (response.status >= 400 || !options.events) return;
+    if (room.empty()) return options.events.write(kind, device);
+    options.events.write(kind, device, {{"room", room}});
   }
 };
 

@@ -90,7 +90,10 @@ Result<Response> with_device(Connection& connection, const Call& call, bool chan
 }  // namespace
 
 Response challenge(Call& call) {
-  if (const int64_t wait = call.core.registrations.take(call.request.address); wait > 0) {
+  // Devices that are known have a limit of their own: a flood of new ones keeps none from joining.
+  const bool known = !call.caller.device.empty();
+  if (const int64_t wait = known ? 0 : call.core.registrations.take(call.request.address);
+      wait > 0) {
     return rate_limited(wait);
   }
   const std::string nonce = make_token();
@@ -148,6 +151,7 @@ Response register_device(Call& call) {
     return reply({{"device", id}, {"token", token}, {"organization", text_of(rows.at(0), 0)}}, 201);
   });
   call.core.callers.forget(id);
+  call.core.tell(response, "device_registered", id);
   return response;
 }
 
@@ -228,12 +232,14 @@ Response remove_device(Call& call) {
       TANDEM_TRY(connection.run("DELETE FROM jobs WHERE device = $1", {id}));
       TANDEM_TRY(connection.run("DELETE FROM devices WHERE id = $1", {id}));
       TANDEM_TRY(connection.run("DELETE FROM events WHERE scope = $1", {"device:" + id}));
+      TANDEM_TRY(connection.run("DELETE FROM scopes WHERE scope = $1", {"device:" + id}));
       TANDEM_TRY(connection.notify("device:" + id));
       return nothing();
     });
   });
   call.core.callers.forget(id);
   call.core.presence.forget(id);
+  call.core.tell(response, "device_removed", id);
   return response;
 }
 

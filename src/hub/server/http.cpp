@@ -16,6 +16,32 @@ int hex_digit(char c) {
   return -1;
 }
 
+/// UTF-8 without control characters: what the store and the log take as text.
+bool is_text(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    if (first < 32 || first == 127) return false;
+    const size_t more = first < 128    ? 0
+                        : first < 0xC2 ? 4
+                        : first < 0xE0 ? 1
+                        : first < 0xF0 ? 2
+                        : first < 0xF5 ? 3
+                                       : 4;
+    if (more > 3 || more >= text.size() - i) return false;
+    for (size_t k = 1; k <= more; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
+    }
+    const auto second = more == 0 ? 0U : static_cast<unsigned char>(text[i + 1]);
+    // Longer than needed, surrogates, beyond the last code point.
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
+        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) {
+      return false;
+    }
+    i += more + 1;
+  }
+  return true;
+}
+
 bool decode(std::string_view text, std::string& result) {
   result.clear();
   for (size_t i = 0; i < text.size(); ++i) {
@@ -26,11 +52,11 @@ bool decode(std::string_view text, std::string& result) {
     if (i + 2 >= text.size()) return false;
     const int high = hex_digit(text[i + 1]);
     const int low = hex_digit(text[i + 2]);
-    if (high < 0 || low < 0 || (high == 0 && low == 0)) return false;
+    if (high < 0 || low < 0) return false;
     result += static_cast<char>(high * 16 + low);
     i += 2;
   }
-  return true;
+  return is_text(result);
 }
 
 std::string_view reason(int status) {
@@ -65,6 +91,8 @@ std::string_view reason(int status) {
       return "Conflict";
     case 410:
       return "Gone";
+    case 411:
+      return "Length Required";
     case 413:
       return "Content Too Large";
     case 416:

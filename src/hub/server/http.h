@@ -32,8 +32,8 @@ struct Request {
   bool keep_alive = true;
 };
 
-/// Decodes "/v1/rooms/ABC?wait=5" into path and query. Errors: kInvalid (a bad escape, a zero byte,
-/// more than 32 segments or parameters).
+/// Decodes "/v1/rooms/ABC?wait=5" into path and query. Errors: kInvalid (a bad escape, control
+/// characters, no UTF-8, more than 32 segments or parameters).
 Status parse_target(std::string_view target, Request& request);
 /// The number of a query's parameter, `otherwise` if it is missing or no number; at most `most`.
 int64_t query_number(const Request& request, const std::string& name, int64_t otherwise,
@@ -90,8 +90,11 @@ class RequestReader {
   State feed(std::string_view bytes, size_t& used);
   /// Header fields, path and query; from kHeader on.
   [[nodiscard]] const Request& request() const { return request_; }
-  /// With kHeader: how long the body may be. False, and status() set, if it announces more.
+  /// With kHeader: how long the body may be. False, and status() set, if it announces more, or does
+  /// not say its length (Transfer-Encoding, with which whoever stands between may count otherwise).
   bool limit_body(uint64_t bytes);
+  /// With kHeader: bytes of the body.
+  [[nodiscard]] uint64_t body_bytes() const;
   /// The request with its body; after kDone, once.
   Request take();
   [[nodiscard]] bool expects_continue() const;

@@ -28,13 +28,21 @@ RequestReader::State RequestReader::bad(int status) {
 }
 
 bool RequestReader::limit_body(uint64_t bytes) {
-  const auto announced = parser_->parser.content_length();
-  if (announced && *announced > bytes) {
+  const auto& fields = parser_->parser.get();
+  if (fields.find(http::field::transfer_encoding) != fields.end()) {
+    status_ = 411;
+    return false;
+  }
+  if (body_bytes() > bytes) {
     status_ = 413;
     return false;
   }
-  if (!announced) parser_->parser.body_limit(bytes);
   return true;
+}
+
+uint64_t RequestReader::body_bytes() const {
+  const auto announced = parser_->parser.content_length();
+  return announced ? *announced : 0;
 }
 
 bool RequestReader::expects_continue() const {

@@ -27,6 +27,7 @@ enum class Who : uint8_t {
   kMember,  ///< an organization's API key
   kEither,
   kOptional,  ///< anyone, and the caller counts if there is one
+  kIfValid,   ///< anyone, but a token has to be good if there is one
 };
 
 struct Route {  // NOLINT(clang-analyzer-optin.performance.Padding): read as a table
@@ -39,8 +40,8 @@ struct Route {  // NOLINT(clang-analyzer-optin.performance.Padding): read as a t
 
 constexpr Route kRoutes[] = {
     {"POST", "v1/heartbeat", Who::kDevice, heartbeat, true},
-    {"POST", "v1/challenge", Who::kAnyone, challenge},
-    {"POST", "v1/devices", Who::kOptional, register_device},
+    {"POST", "v1/challenge", Who::kOptional, challenge},
+    {"POST", "v1/devices", Who::kIfValid, register_device},
     {"GET", "v1/devices", Who::kEither, list_devices},
     {"GET", "v1/devices/me/events", Who::kDevice, device_events},
     {"GET", "v1/devices/*", Who::kEither, show_device},
@@ -192,6 +193,12 @@ struct Hub::State final : App {
     }
     return run(request, route->who, route->handler);
   }
+  bool knows(const Request& request) override {
+    if (core.callers.find(hash_of(request)).has_value()) return true;
+    if (request.authorization.empty() || core.strangers.take(request.address) > 0) return false;
+    const auto caller = find_caller(core, request.authorization);
+    return caller.ok() && caller->has_value();
+  }
   Response relay(const Request& request) override {
     bool other_method = false;
     const bool named = request.method == "GET" && request.path.size() == 4 &&
@@ -227,6 +234,12 @@ std::string Hub::State::hash_of(const Request& request) {
 
 Response Hub::State::run(const Request& request, Who who, Response (*handler)(Call&)) {
   Call call{core, request, nullptr, {}};
+  // Who is known costs the store nothing; all others of an address share what it may ask.
+  const bool known = who != Who::kAnyone && core.callers.find(hash_of(request)).has_value();
+  if (!known) {
+    const int64_t wait = core.strangers.wait(request.address);
+    if (wait > 0) return too_many("too many requests without a token from this address", wait);
+  }
   if (who != Who::kAnyone && !request.authorization.empty()) {
     const auto caller = find_caller(core, request.authorization);
     if (!caller.ok()) {
@@ -237,6 +250,10 @@ Response Hub::State::run(const Request& request, Who who, Response (*handler)(Ca
   }
   const bool device = !call.caller.device.empty();
   const bool member = !call.caller.member.empty();
+  if (!device && !member) core.strangers.count(request.address);
+  if (who == Who::kIfValid && !device && !member && !request.authorization.empty()) {
+    return refusal(401, "unauthorized", "the organization's key is not known here");
+  }
   if ((who == Who::kDevice && !device) || (who == Who::kMember && !member) ||
       (who == Who::kEither && !device && !member)) {
     Response response = refusal(401, "unauthorized",
@@ -250,7 +267,15 @@ Response Hub::State::run(const Request& request, Who who, Response (*handler)(Ca
     if (wait > 0) return too_many("too many requests of one device", wait);
   }
   if (!request.body.empty()) call.body = parse_json(request.body);
-  return handler(call);
+  Response response = handler(call);
+  if (response.status == 429) {
+    core.options.events.write("limited", device ? call.caller.device : request.address,
+                              {{"path", request.path.size() > 1 ? request.path[1] : ""}});
+  } else if (response.status == 403) {
+    core.options.events.write("forbidden", device ? call.caller.device : request.address,
+                              {{"path", request.path.size() > 1 ? request.path[1] : ""}});
+  }
+  return response;
 }
 
 void Hub::State::heard(const std::string& subject) {
@@ -337,6 +362,7 @@ Result<std::unique_ptr<Hub>> Hub::start(HubOptions options) {
   server.listen = given.listen;
   server.certificate_pem = certificate.certificate_pem;
   server.key_pem = certificate.key_pem;
+  server.body_memory = given.body_memory;
   server.connections = given.connections;
   server.connections_per_address = given.connections_per_address;
   TANDEM_ASSIGN(state->server, Server::start(server, *state, *core.signals));

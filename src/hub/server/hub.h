@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "hub/link.h"
+#include "observe/event_log.h"
 
 namespace tandem::hub {
 
@@ -20,6 +21,7 @@ struct HubOptions {
   std::filesystem::path models;  ///< folder of models that it serves; empty: none
   bool mdns = false;             ///< answer those who look for a hub on the local network
   std::function<void(const std::string&)> log;  ///< one line each; may be empty
+  observe::EventLog events;                     ///< told what happens
 
   // Limits; the defaults are for the open network.
   size_t connections = 16384;
@@ -28,8 +30,10 @@ struct HubOptions {
   double all_guesses_per_minute = 300;   ///< and of all
   double registrations_per_minute = 60;  ///< devices, organizations, challenges of one address
   double requests_per_second = 50;       ///< of one device, 200 at once
-  int64_t flush_ms = 10000;              ///< heartbeats reach the store at least so often
-  int64_t lease_ms = 30000;              ///< a job's lease, from each renewal
+  double strangers_per_second = 50;  ///< requests without a good token of one address, 200 at once
+  uint64_t body_memory = 256 << 20;  ///< bytes of bodies over 64 KiB, of all requests and answers
+  int64_t flush_ms = 10000;          ///< heartbeats reach the store at least so often
+  int64_t lease_ms = 30000;          ///< a job's lease, from each renewal
 };
 
 class Hub {

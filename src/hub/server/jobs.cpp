@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMaxAttempts = 3;
 constexpr int64_t kMaxQueued = 64;  ///< of one device
+constexpr int64_t kKeptJobs = 256;  ///< of a room, once they are over
 constexpr size_t kMaxData = 262144;
 constexpr int64_t kMaxLeaseMs = 600000;
 
@@ -50,7 +51,7 @@ Status expire(Connection& connection, const std::string& device) {
                            {{"job", id}, {"kind", text_of(row, 4)}}));
     } else {
       TANDEM_TRY(connection.run(
-          "UPDATE jobs SET state = 'failed', result = $1, finished = $2 WHERE id = $3",
+          "UPDATE jobs SET state = 'failed', result = $1, finished = $2, data = '' WHERE id = $3",
           {dump({{"error", "its lease ended three times without a result"}}), now_ms(), id}));
       TANDEM_TRY(tell(connection, row, "failed"));
     }
@@ -121,6 +122,10 @@ Response add_job(Call& call) {
       if (number_of(queued.at(0), 0) >= kMaxQueued) {
         return too_many("64 jobs wait for that device already", 15);
       }
+      TANDEM_TRY(connection.run(
+          "DELETE FROM jobs WHERE room = $1 AND finished > 0 AND id NOT IN (SELECT id FROM jobs "
+          "WHERE room = $1 AND finished > 0 ORDER BY finished DESC, id LIMIT $2)",
+          {room.code, kKeptJobs}));
       const std::string id = make_token();
       TANDEM_TRY(connection.run(
           "INSERT INTO jobs (id, room, device, submitter, kind, data, state, attempts, token, "
@@ -206,9 +211,9 @@ Response finish_job(Call& call) {
   if (result.size() > kMaxData) return refusal(413, "invalid", "result has more than 262144 bytes");
   return respond(call.core, [&](Connection& connection) {
     return with_lease(connection, call, [&](const Row& row) -> Result<Response> {
-      TANDEM_TRY(
-          connection.run("UPDATE jobs SET state = $1, result = $2, finished = $3 WHERE id = $4",
-                         {*state, result, now_ms(), text_of(row, 0)}));
+      TANDEM_TRY(connection.run(
+          "UPDATE jobs SET state = $1, result = $2, finished = $3, data = '' WHERE id = $4",
+          {*state, result, now_ms(), text_of(row, 0)}));
       TANDEM_TRY(tell(connection, row, state->c_str()));
       return nothing();
     });
@@ -222,9 +227,9 @@ Response cancel_job(Call& call) {
         return refusal(403, "forbidden", "only who submitted a job cancels it");
       }
       if (text_of(row, 6) == "queued" || text_of(row, 6) == "leased") {
-        TANDEM_TRY(
-            connection.run("UPDATE jobs SET state = 'cancelled', finished = $1 WHERE id = $2",
-                           {now_ms(), text_of(row, 0)}));
+        TANDEM_TRY(connection.run(
+            "UPDATE jobs SET state = 'cancelled', finished = $1, data = '' WHERE id = $2",
+            {now_ms(), text_of(row, 0)}));
         TANDEM_TRY(add_event(connection, "device:" + text_of(row, 2), "job_cancelled",
                              call.caller.device, "", {{"job", text_of(row, 0)}}));
       }

@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kMaxWaiting = 8;
 constexpr int64_t kMaxMembers = 256;
 constexpr int64_t kDeniedMs = 600000;
+constexpr int64_t kAskingMs = 180000;  ///< who has not asked again for so long waits no more
+constexpr int64_t kAskAgainMs = 60000;
 constexpr size_t kMaxSealed = 4096;
 
 struct Asked {
@@ -109,12 +111,21 @@ Result<Response> wait_in_lobby(Connection& connection, const Asked& asked,
     return refusal(403, "denied", "the room's host said no");
   }
   if (before.has_value() && before->state == "waiting") {
+    if (now_ms() - before->joined > kAskAgainMs) {
+      TANDEM_TRY(connection.run(
+          "UPDATE room_members SET joined = $1 WHERE room = $2 AND device = $3 AND state = "
+          "'waiting'",
+          {now_ms(), asked.code, device}));
+    }
     if (!watch) return reply({{"state", "waiting"}}, 202);
     Response response = nothing();
     response.subjects = {"device:" + device};
     response.caller = device;
     return response;
   }
+  TANDEM_TRY(connection.run(
+      "DELETE FROM room_members WHERE room = $1 AND state = 'waiting' AND joined < $2",
+      {asked.code, now_ms() - kAskingMs}));
   TANDEM_ASSIGN(const Rows rows, connection.run("SELECT count(*) FROM room_members WHERE room = $1 "
                                                 "AND state IN ('waiting', 'allowed')",
                                                 {asked.code}));
@@ -185,6 +196,8 @@ Response join_room(Call& call) {
                          query_number(call.request, "wait", 0, 60) > 0);
   });
   if (guessed) core.guesses.count(call.request.address);
+  if (response.status == 200) core.tell(response, "joined", device, asked.code);
+  if (response.status == 202) core.tell(response, "waits_in_lobby", device, asked.code);
   return response;
 }
 

@@ -1,6 +1,9 @@
 #include "hub/server/limits.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace tandem::hub {
@@ -16,6 +19,21 @@ int64_t seconds_until_one(double level, double per_second) {
 }
 
 }  // namespace
+
+std::string network_of(const std::string& address) {
+  std::array<unsigned char, 16> bytes{};
+  const std::string plain = address.substr(0, address.find('%'));
+  if (::inet_pton(AF_INET6, plain.c_str(), bytes.data()) != 1) return address;
+  constexpr std::array<unsigned char, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (std::equal(kMapped.begin(), kMapped.end(), bytes.begin())) {
+    ::inet_ntop(AF_INET, bytes.data() + kMapped.size(), text.data(), text.size());
+    return text.data();
+  }
+  std::fill(bytes.begin() + 8, bytes.end(), static_cast<unsigned char>(0));
+  ::inet_ntop(AF_INET6, bytes.data(), text.data(), text.size());
+  return std::string(text.data()) + "/64";
+}
 
 void Limiter::refill(Bucket& bucket, const Rate& rate, Clock::time_point now) {
   if (bucket.level < 0) {

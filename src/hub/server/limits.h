@@ -9,6 +9,10 @@
 
 namespace tandem::hub {
 
+/// What limits of an address count by: an IPv4 address itself, of IPv6 the first 64 bits, which one
+/// subscriber has to give out as it likes. Other texts stay as they are.
+std::string network_of(const std::string& address);
+
 /// One bucket for each key and one for all keys together. Thread-safe; at most 65,536 keys are
 /// remembered, and full buckets are forgotten first.
 class Limiter {

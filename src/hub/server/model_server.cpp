@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <optional>
 
 #include "base/hash.h"
 #include "weights/journal.h"
@@ -28,6 +30,22 @@ bool plain_name(const std::string& name) {
 bool is_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
+}
+
+/// A model that is one file, beside the folders.
+bool is_model_file(const fs::path& path, const std::string& name) {
+  return name.ends_with(".gguf") && is_file(path);
+}
+
+/// Calls `visit` with each entry of a folder that is not hidden, until it returns false.
+void for_each_in(const fs::path& folder,
+                 const std::function<bool(const fs::directory_entry&, const std::string&)>& visit) {
+  std::error_code error;
+  // Not a range-based loop: that one throws where a folder can't be read to its end.
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (plain_name(name) && !visit(*at, name)) return;
+  }
 }
 
 /// A folder that some bytes of are still to be fetched to has files with holes.
@@ -62,31 +80,34 @@ Result<std::unique_ptr<ModelServer>> ModelServer::open(const fs::path& folder) {
 std::map<std::string, std::map<std::string, uint64_t>> ModelServer::list() const {
   std::map<std::string, std::map<std::string, uint64_t>> models;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!plain_name(name) || !entry.is_directory(error) || !is_whole(entry.path())) continue;
-    for (const auto& file : fs::directory_iterator(entry.path(), error)) {
-      const std::string inner = file.path().filename().string();
-      if (plain_name(inner) && is_file(file.path())) {
-        models[name][inner] = fs::file_size(file.path(), error);
-      }
-    }
-  }
+  for_each_in(folder_, [&](const fs::directory_entry& entry, const std::string& name) {
+    if (is_model_file(entry.path(), name)) models[name][name] = fs::file_size(entry.path(), error);
+    if (!entry.is_directory(error) || !is_whole(entry.path())) return true;
+    for_each_in(entry.path(), [&](const fs::directory_entry& file, const std::string& inner) {
+      if (is_file(file.path())) models[name][inner] = fs::file_size(file.path(), error);
+      return true;
+    });
+    return true;
+  });
   return models;
 }
 
 Result<fs::path> ModelServer::path_of(const std::string& model, const std::string& file) const {
-  if (!plain_name(model) || !plain_name(file)) return missing();
   // Names are looked for among those that are there, so that none is ever made into a path.
+  std::optional<fs::path> found;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    if (entry.path().filename().string() != model || !entry.is_directory(error)) continue;
-    if (!is_whole(entry.path())) return missing();
-    for (const auto& inner : fs::directory_iterator(entry.path(), error)) {
-      if (inner.path().filename().string() == file && is_file(inner.path())) return inner.path();
-    }
-  }
-  return missing();
+  for_each_in(folder_, [&](const fs::directory_entry& entry, const std::string& name) {
+    if (name != model) return true;
+    if (name == file && is_model_file(entry.path(), name)) found = entry.path();
+    if (!entry.is_directory(error) || !is_whole(entry.path())) return false;
+    for_each_in(entry.path(), [&](const fs::directory_entry& inner, const std::string& inner_name) {
+      if (inner_name == file && is_file(inner.path())) found = inner.path();
+      return !found.has_value();
+    });
+    return false;
+  });
+  if (!found.has_value()) return missing();
+  return *found;
 }
 
 Result<ModelFile> ModelServer::find(const std::string& model, const std::string& file) const {

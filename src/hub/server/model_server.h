@@ -23,9 +23,9 @@ struct ModelFile {
   std::string etag;  ///< of size, times and inode: changes whenever the file does
 };
 
-/// Serves the files that lie directly in the folders of `folder`, but hidden ones. Names from
-/// outside are only compared with names found there.
-/// Thread-safe.
+/// Serves the files that lie directly in the folders of `folder`, but hidden ones, and GGUF files
+/// in `folder` itself, each a model of its own name with one file of that name. Names from outside
+/// are only compared with names found there. Thread-safe.
 class ModelServer {
  public:
   static constexpr uint64_t kChunkBytes = uint64_t{4} << 20;

@@ -95,7 +95,7 @@ Response health(Call& call) {
   // Says "ok" only if the store answers: a hub that can't do anything is not healthy.
   Response response = respond_reading(call.core, [](Connection& connection) -> Result<Response> {
     TANDEM_TRY(connection.run("SELECT value FROM counters WHERE name = 'fence'", {}));
-    return reply({{"status", "ok"}});
+    return reply({{"status", "ok"}, {"now", now_ms()}, {"api", kHubApi}});
   });
   return response;
 }

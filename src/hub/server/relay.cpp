@@ -1,5 +1,6 @@
 #include "hub/server/relay.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -12,14 +13,20 @@ using std::chrono::seconds;
 namespace {
 
 constexpr auto kPartnerPatience = seconds(30);
-constexpr auto kIdle = seconds(120);
+/// Between two bytes: links between devices rest between answers. That an end is gone, the sockets'
+/// own probes tell.
+constexpr auto kIdle = seconds(3600);
+constexpr auto kSlow = seconds(120);  // for 16 KiB to be read by the other end
 constexpr size_t kMaxWaiting = 4096;
+constexpr size_t kMaxWaitingOfCaller = 64;
+constexpr size_t kMaxOfCaller = 256;
 
 /// On the stream's own executor, whoever calls.
 asio::awaitable<bool> write_there(std::shared_ptr<TlsStream> stream, std::string_view bytes) {
   auto writing = [](std::shared_ptr<TlsStream> to, std::string_view what) -> asio::awaitable<bool> {
-    to->set_deadline(kIdle);
+    to->set_deadline(kSlow);
     const bool written = co_await to->write(what);
+    to->set_deadline(kIdle);
     co_return written;
   };
   const bool done =
@@ -64,6 +71,35 @@ asio::awaitable<void> RelayDesk::carry(std::shared_ptr<TlsStream> from,
   TlsStream::expire(to);
 }
 
+size_t RelayDesk::waiting_of(const std::string& caller) const {
+  return static_cast<size_t>(
+      std::count_if(waiting_.begin(), waiting_.end(),
+                    [&](const auto& entry) { return entry.second->caller == caller; }));
+}
+
+/// Counts a device's stream as long as it lives.
+class RelayDesk::Counted {
+ public:
+  Counted(std::shared_ptr<Streams> streams, std::string caller)
+      : streams_(std::move(streams)), caller_(std::move(caller)) {
+    const std::lock_guard lock(streams_->mutex);
+    too_many_ = ++streams_->of_caller[caller_] > kMaxOfCaller;
+  }
+  ~Counted() {
+    const std::lock_guard lock(streams_->mutex);
+    const auto found = streams_->of_caller.find(caller_);
+    if (--found->second == 0) streams_->of_caller.erase(found);
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  [[nodiscard]] bool too_many() const { return too_many_; }
+
+ private:
+  std::shared_ptr<Streams> streams_;
+  std::string caller_;
+  bool too_many_ = false;
+};
+
 asio::awaitable<void> RelayDesk::serve(std::string pair, std::string caller,
                                        std::shared_ptr<TlsStream> stream, std::string held) {
   std::shared_ptr<Side> first;
@@ -71,15 +107,17 @@ asio::awaitable<void> RelayDesk::serve(std::string pair, std::string caller,
   side->stream = stream;
   side->caller = caller;
   side->waiter = std::make_shared<Signals::Waiter>(stream->executor());
-  bool full = false;
-  {
+  const Counted counted(streams_, caller);
+  bool full = counted.too_many();
+  if (!full) {
     const std::lock_guard lock(mutex_);
     const auto found = waiting_.find(pair);
     if (found != waiting_.end() && found->second->caller != caller) {
       first = found->second;
       first->other = stream;
       waiting_.erase(found);
-    } else if (found == waiting_.end() && waiting_.size() >= kMaxWaiting) {
+    } else if (found == waiting_.end() &&
+               (waiting_.size() >= kMaxWaiting || waiting_of(caller) >= kMaxWaitingOfCaller)) {
       full = true;
     } else {
       waiting_[pair] = side;
@@ -87,7 +125,7 @@ asio::awaitable<void> RelayDesk::serve(std::string pair, std::string caller,
   }
   if (full) {
     const std::string text = [] {
-      const Response busy = too_many("too many streams wait for their other end", 10);
+      const Response busy = too_many("too many relayed streams, of this device or of all", 10);
       return header_of(busy, false) + busy.body;
     }();
     co_await stream->write(text);

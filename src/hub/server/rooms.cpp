@@ -184,8 +184,10 @@ Response create_room(Call& call) {
   }
   const std::string text = dump(*spec);
   if (text.size() > kMaxSpec) return refusal(413, "invalid", "spec has more than 4096 bytes");
-  return respond(call.core,
-                 [&](Connection& connection) { return create(connection, call, *verifier, text); });
+  Response response = respond(
+      call.core, [&](Connection& connection) { return create(connection, call, *verifier, text); });
+  call.core.tell(response, "room_created", call.caller.device);
+  return response;
 }
 
 Response list_rooms(Call& call) {
@@ -225,18 +227,20 @@ Status remove_room(Connection& connection, const std::string& code) {
 }
 
 Response close_room(Call& call) {
-  return respond(call.core, [&](Connection& connection) {
+  Response response = respond(call.core, [&](Connection& connection) {
     return in_room(connection, call, true, [&](const RoomRow& room) -> Result<Response> {
       TANDEM_TRY(remove_room(connection, room.code));
       return nothing();
     });
   });
+  call.core.tell(response, "room_closed", call.caller.device, call.request.path.at(2));
+  return response;
 }
 
 Response leave_room(Call& call) {
   const std::string& named = call.request.path.at(4);
   const std::string device = named == "me" ? call.caller.device : named;
-  return respond(call.core, [&](Connection& connection) {
+  Response response = respond(call.core, [&](Connection& connection) {
     return in_room(
         connection, call, device != call.caller.device,
         [&](const RoomRow& room) -> Result<Response> {
@@ -254,6 +258,8 @@ Response leave_room(Call& call) {
           return nothing();
         });
   });
+  call.core.tell(response, "left", device, call.request.path.at(2));
+  return response;
 }
 
 Response place_member(Call& call) {

@@ -16,6 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "hub/server/limits.h"
 #include "hub/server/relay.h"
 #include "hub/server/signals.h"
 #include "hub/server/stream.h"
@@ -30,8 +31,9 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr auto kIdle = seconds(75);        // between two requests: five heartbeats
-constexpr auto kHeaderTime = seconds(10);  // from a request's first byte to the end of its header
+constexpr auto kIdle = seconds(75);          // between two requests: five heartbeats
+constexpr auto kStrangerIdle = seconds(15);  // before the first request that was no refusal
+constexpr auto kHeaderTime = seconds(10);    // from a request's first byte to the end of its header
 constexpr auto kBodyTime = seconds(60);
 constexpr auto kWriteTime = seconds(60);  // for a response, and for each piece of a file
 constexpr int64_t kMaxWait = 60;
@@ -39,6 +41,36 @@ constexpr auto kDrainTime = seconds(5);
 constexpr size_t kDrainBytes = 16 << 20;
 constexpr size_t kFilePiece = 256 << 10;
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
+constexpr uint64_t kShortBody = 65536;  ///< bodies up to here are not counted
+
+/// A part of the memory for long bodies, given back at the end.
+class Share {
+ public:
+  explicit Share(std::atomic<uint64_t>& used) : used_(used) {}
+  ~Share() { used_ -= mine_; }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  /// False if that would make more than `most` in all.
+  bool take(uint64_t bytes, uint64_t most) {
+    if (bytes <= kShortBody) return true;
+    if (used_.fetch_add(bytes) + bytes > most) {
+      used_ -= bytes;
+      return false;
+    }
+    mine_ += bytes;
+    return true;
+  }
+
+ private:
+  std::atomic<uint64_t>& used_;
+  uint64_t mine_ = 0;
+};
+
+Response no_memory() {
+  Response response = refusal(503, "memory", "the hub has too many long bodies under way");
+  response.fields.emplace_back("Retry-After", "5");
+  return response;
+}
 
 }  // namespace
 
@@ -56,7 +88,10 @@ struct Server::State {
   asio::awaitable<void> session(std::shared_ptr<TlsStream> stream);
   asio::awaitable<void> serve(std::shared_ptr<TlsStream> stream);
   asio::awaitable<bool> read_request(std::shared_ptr<TlsStream> stream, std::string& held,
-                                     RequestReader& reader);
+                                     RequestReader& reader, Share& share);
+  asio::awaitable<std::optional<Response>> admit_body(const RequestReader& reader,
+                                                      std::string address, Share& share);
+  asio::awaitable<void> refuse(std::shared_ptr<TlsStream> stream, const Response& refused);
   asio::awaitable<Response> answer(const Request& request, bool relay);
   asio::awaitable<Response> wait_for_change(const Request& request, Response first);
   asio::awaitable<bool> send(std::shared_ptr<TlsStream> stream, const Response& response,
@@ -69,6 +104,7 @@ struct Server::State {
   App& app;
   Signals& signals;
   ServerFigures figures;
+  std::atomic<uint64_t> body_memory{0};
   SslContext context;
   std::string host;
   uint16_t port = 0;
@@ -116,7 +152,7 @@ asio::awaitable<void> Server::State::accept() {
       continue;
     }
     auto stream = std::make_shared<TlsStream>(std::move(socket), context.get());
-    if (!admit(stream->address())) continue;
+    if (!admit(network_of(stream->address()))) continue;
     {
       const std::lock_guard lock(mutex);
       streams.push_back(stream);
@@ -143,12 +179,55 @@ asio::awaitable<void> Server::State::sweep() {
 }
 
 asio::awaitable<void> Server::State::session(std::shared_ptr<TlsStream> stream) {
-  co_await serve(stream);
-  leave(stream->address());
+  // Whatever a handler or an allocation may throw ends this connection and no other.
+  try {
+    co_await serve(stream);
+  } catch (const std::exception&) {
+    ++figures.failures_5xx;
+    stream->close();
+  }
+  leave(network_of(stream->address()));
+}
+
+/// Why a body is not read, if it is long.
+asio::awaitable<std::optional<Response>> Server::State::admit_body(const RequestReader& reader,
+                                                                   std::string address,
+                                                                   Share& share) {
+  const uint64_t bytes = reader.body_bytes();
+  if (bytes <= kShortBody) co_return std::nullopt;
+  Request request = reader.request();
+  request.address = std::move(address);
+  auto work = [](App& hub, const Request& what) -> asio::awaitable<bool> {
+    co_return hub.knows(what);
+  };
+  const bool known = co_await asio::co_spawn(pool, work(app, request), asio::use_awaitable);
+  if (!known) {
+    co_return refusal(401, "unauthorized", "so long a body needs a device's or member's token");
+  }
+  if (!share.take(bytes, options.body_memory)) co_return no_memory();
+  co_return std::nullopt;
+}
+
+/// Answers a request whose body is not read.
+asio::awaitable<void> Server::State::refuse(std::shared_ptr<TlsStream> stream,
+                                            const Response& refused) {
+  ++figures.failures_4xx;
+  co_await send(stream, refused, false);
+  co_await stream->finish();
+  // A connection that is closed with bytes unread is reset, and the answer lost with it.
+  stream->set_deadline(kDrainTime);
+  std::string rest;
+  for (size_t drained = 0; drained < kDrainBytes;) {
+    rest.clear();
+    const int count = co_await stream->read(rest);
+    if (count <= 0) break;
+    drained += static_cast<size_t>(count);
+  }
 }
 
 asio::awaitable<bool> Server::State::read_request(std::shared_ptr<TlsStream> stream,
-                                                  std::string& held, RequestReader& reader) {
+                                                  std::string& held, RequestReader& reader,
+                                                  Share& share) {
   for (;;) {
     size_t used = 0;
     auto state = reader.feed(held, used);
@@ -159,23 +238,22 @@ asio::awaitable<bool> Server::State::read_request(std::shared_ptr<TlsStream> str
     }
     if (state == RequestReader::State::kDone) co_return true;
     if (state == RequestReader::State::kBad) {
-      const Response bad = refusal(reader.status(), "invalid",
-                                   reader.status() == 400 ? "this is no request of HTTP/1.1"
-                                                          : "the header or the body is too long");
-      co_await send(stream, bad, false);
-      co_await stream->finish();
-      // A connection that is closed with bytes unread is reset, and the answer lost with it.
-      stream->set_deadline(kDrainTime);
-      for (size_t drained = 0; drained < kDrainBytes;) {
-        held.clear();
-        const int count = co_await stream->read(held);
-        if (count <= 0) break;
-        drained += static_cast<size_t>(count);
-      }
+      const int status = reader.status();
+      const Response bad =
+          refusal(status, "invalid",
+                  status == 400   ? "this is no request of HTTP/1.1"
+                  : status == 411 ? "a body's length has to be announced (Content-Length)"
+                                  : "the header or the body is too long");
+      co_await refuse(stream, bad);
       co_return false;
     }
     if (state == RequestReader::State::kHeader) {
       stream->set_deadline(kBodyTime);
+      const auto refused = co_await admit_body(reader, network_of(stream->address()), share);
+      if (refused.has_value()) {
+        co_await refuse(stream, *refused);
+        co_return false;
+      }
       if (reader.expects_continue()) {
         const bool written = co_await stream->write("HTTP/1.1 100 Continue\r\n\r\n");
         if (!written) co_return false;
@@ -191,26 +269,30 @@ asio::awaitable<void> Server::State::serve(std::shared_ptr<TlsStream> stream) {
   const bool safe = co_await stream->handshake();
   if (!safe) co_return;
   std::string held;
+  bool welcome = false;  // it was answered with something else than a refusal
   for (;;) {
     if (held.empty()) {
       held.shrink_to_fit();
-      stream->set_deadline(kIdle);
+      stream->set_deadline(welcome ? kIdle : kStrangerIdle);
       const int count = co_await stream->read(held);
       if (count <= 0) break;
     }
     stream->set_deadline(kHeaderTime);
     bool keep_alive = false;
     {
+      Share share(body_memory);
       RequestReader reader;
-      const bool complete = co_await read_request(stream, held, reader);
+      const bool complete = co_await read_request(stream, held, reader, share);
       if (!complete) break;
       Request request = reader.take();
-      request.address = stream->address();
+      request.address = network_of(stream->address());
       keep_alive = request.keep_alive;
       const bool relay = request.upgrade == "tandem-relay";
       stream->set_deadline(seconds(kMaxWait) + kWriteTime);
       ++figures.requests;
       Response response = co_await answer(request, relay);
+      if (!share.take(response.body.size(), options.body_memory)) response = no_memory();
+      welcome = welcome || response.status < 400;
       if (response.status >= 500) {
         ++figures.failures_5xx;
       } else if (response.status >= 400) {

@@ -23,6 +23,9 @@ class App {
   /// How long the request's body may be.
   [[nodiscard]] virtual uint64_t body_limit(const Request& request) const = 0;
   virtual Response handle(const Request& request) = 0;
+  /// Asked before a long body is read: whether the request's header alone says who it is from. Any
+  /// other is refused then. May wait for the store.
+  virtual bool knows(const Request& request) = 0;
   /// For a request to be relayed (`upgrade` is "tandem-relay"): 101 with the name of the pair in
   /// `body`, the same for both ends, or why not.
   virtual Response relay(const Request& request) = 0;
@@ -36,7 +39,8 @@ struct ServerOptions {
   unsigned workers = 2;  ///< threads that run handlers which are not quick
   size_t connections = 16384;
   size_t connections_per_address = 1024;
-  size_t waits_per_caller = 8;  ///< requests of one device that wait at a time
+  size_t waits_per_caller = 8;       ///< requests of one device that wait at a time
+  uint64_t body_memory = 256 << 20;  ///< bytes of long bodies, of all requests and answers together
 };
 
 /// Counted since the start. Any thread.

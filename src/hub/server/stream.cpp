@@ -1,5 +1,6 @@
 #include "hub/server/stream.h"
 
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 
@@ -52,6 +53,14 @@ TlsStream::TlsStream(asio::ip::tcp::socket socket, SSL_CTX* context)
   const auto remote = socket_.remote_endpoint(error);
   if (!error) address_ = remote.address().to_string();
   socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  socket_.set_option(asio::socket_base::keep_alive(true), error);
+  // A client whose machine vanished without a word is noticed after a minute.
+  const auto probe = [&](int name, int value) {
+    ::setsockopt(socket_.native_handle(), IPPROTO_TCP, name, &value, sizeof value);
+  };
+  probe(TCP_KEEPIDLE, 30);
+  probe(TCP_KEEPINTVL, 10);
+  probe(TCP_KEEPCNT, 3);
   socket_.non_blocking(true, error);
   SSL_set_fd(ssl_, socket_.native_handle());
   SSL_set_accept_state(ssl_);

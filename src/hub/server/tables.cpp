@@ -35,6 +35,7 @@ Status make_tables(Database& database) {
       "attempts BIGINT NOT NULL, token BIGINT NOT NULL, lease_until BIGINT NOT NULL, result TEXT "
       "NOT NULL, created BIGINT NOT NULL, finished BIGINT NOT NULL)",
       "CREATE INDEX IF NOT EXISTS jobs_device ON jobs (device, state, created)",
+      "CREATE INDEX IF NOT EXISTS jobs_room ON jobs (room, finished)",
       "CREATE INDEX IF NOT EXISTS jobs_lease ON jobs (state, lease_until)",
       "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
       "CREATE TABLE IF NOT EXISTS files (id TEXT PRIMARY KEY, organization TEXT NOT NULL, size "
