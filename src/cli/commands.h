@@ -17,6 +17,7 @@ int tokenize_command(Arguments arguments);
 int bench_command(Arguments arguments);
 int verify_command(Arguments arguments);
 int models_command(Arguments arguments);
+int pull_command(Arguments arguments);
 int hub_command(Arguments arguments);  ///< if built with TANDEM_HUB
 int room_command(Arguments arguments);
 int devices_command(Arguments arguments);

@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"room", "make a room for others to join", room_command},
     {"devices", "list devices at a hub", devices_command},
     {"settings", "show or change what a device lends", settings_command},
+    {"pull", "fetch a model, or some of its layers", pull_command},
     {"models", "show what a model needs, without loading it", models_command},
     {"probe", "measure devices and the ways between them", probe_command},
     {"plan", "show which layers would lie where, and how fast that is", plan_command},

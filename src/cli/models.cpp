@@ -1,9 +1,11 @@
 // tandem models: what a model is and needs, from its headers alone.
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/cache.h"
 #include "cli/commands.h"
+#include "cli/models_cache.h"
 #include "cli/quality.h"
 #include "cli/session.h"
 #include "model/families.h"
@@ -18,6 +20,8 @@ struct ModelsFlags {
   uint32_t context = 4096;
   std::string kv = "16";
   std::string cache;
+  std::string remove;
+  std::string manifest;
   bool clear_cache = false;
   bool quality = false;
   bool json = false;
@@ -263,6 +267,23 @@ int clear_cache(weights::PackedCache* cache, bool json) {
   return kSuccess;
 }
 
+Status write_manifest(const fs::path& model, const std::string& path) {
+  TANDEM_ASSIGN(const auto checkpoint, weights::Checkpoint::open(model));
+  ProgressLine line;
+  TANDEM_ASSIGN(const auto manifest,
+                weights::make_manifest(*checkpoint, cores(), [&](uint64_t done, uint64_t total) {
+                  line.show("hashing the model", done, total);
+                  return !cancel_flag().load();
+                }));
+  const auto bytes = manifest.serialize();
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file) return Error{ErrorKind::kIo, path + ": can't be written"};
+  return {};
+}
+
 /// The model at a path, or the models in a folder: folders with a config.json, GGUF files, and
 /// folders with such files.
 Result<std::vector<fs::path>> find_models(const fs::path& root) {
@@ -299,16 +320,22 @@ Result<std::vector<fs::path>> find_models(const fs::path& root) {
 int models_command(Arguments arguments) {
   ModelsFlags own;
   Flags flags(
-      "models", "PATH [--context N] [--quality] [--json]",
+      "models", "[PATH] [--context N] [--quality] [--json]",
       "Shows what a model is and needs, or each model of a folder of models, what its weights are\n"
-      "stored as, and how much of it is kept quantized on disk. Only headers are read.");
-  flags.add_positional("PATH", own.folder, "a model's folder or GGUF file, or a folder of models",
+      "stored as, and how much of it is kept quantized on disk. Only headers are read. Without a\n"
+      "PATH: the models that were pulled, and how much of each is here.");
+  flags.add_positional("PATH", own.folder,
+                       "a model's folder or GGUF file, a pulled model, or a folder of models",
                        false);
   flags.add("--context", "N", own.context, 1, 10'000'000,
             "positions that the KV cache is to hold (default: 4096, or what the model has)");
   flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
                    "bits of a key's or value's channel in the KV cache (default: 16)");
   add_cache_flag(flags, own.cache);
+  flags.add("--manifest", "FILE", own.manifest,
+            "write the hashes of the model's tensors; as tandem.manifest beside its files\n"
+            "'tandem pull' checks each tensor with it");
+  flags.add("--remove", "ORG/NAME", own.remove, "remove a pulled model");
   flags.add("--clear-cache", own.clear_cache, "remove all quantized weights from disk instead");
   flags.add("--quality", own.quality,
             "read all weights and measure what quantizing them costs, by kind of tensor");
@@ -320,10 +347,18 @@ int models_command(Arguments arguments) {
   const auto cache = open_cache(own.cache, false);
   if (!cache.ok()) return flags.wrong_use(cache.error().message);
   if (own.clear_cache) return clear_cache(cache->get(), own.json);
-  if (!own.folder) return flags.wrong_use("PATH is missing: a model, or a folder of models");
+  if (!own.remove.empty()) return remove_pulled(own.remove, own.json);
+  if (!own.folder) return list_pulled(own.json);
 
-  const auto folders = find_models(*own.folder);
+  std::error_code code;
+  const auto pulled = fs::exists(*own.folder, code) ? std::nullopt : pulled_model(*own.folder);
+  const auto folders = find_models(pulled.value_or(*own.folder));
   if (!folders.ok()) return fail("models", folders.error(), own.json);
+  if (!own.manifest.empty()) {
+    if (folders->size() != 1) return flags.wrong_use("--manifest needs the PATH of one model");
+    const Status written = write_manifest(folders->front(), own.manifest);
+    if (!written.ok()) return fail("models", written.error(), own.json);
+  }
   nlohmann::ordered_json object;
   object["models"] = nlohmann::ordered_json::array();
   std::string text;

@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "cli/models_cache.h"
 #include "cli/room_plan.h"
 #include "weights/gguf_text.h"
 
@@ -196,7 +197,17 @@ Result<fs::path> find_model(const std::string& given) {
   if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
     return *models / name;
   }
-  return Error{ErrorKind::kNotFound, name + ": there is no such model folder or file"};
+  if (const auto pulled = pulled_model(name)) return *pulled;
+  return Error{ErrorKind::kNotFound,
+               name + ": there is no such model folder or file" +
+                   (pullable(name) ? "; 'tandem pull " + name + "' fetches the model" : "")};
+}
+
+std::string origin_of(const weights::Checkpoint& checkpoint) {
+  if (const weights::Journal* journal = checkpoint.journal()) {
+    return journal->model + "@" + (journal->commit.empty() ? journal->revision : journal->commit);
+  }
+  return checkpoint.folder().filename().string();
 }
 
 Result<Model> Model::open(const std::string& given) {
@@ -389,6 +400,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     }
   }
   ring.config_json = checkpoint.config_json();
+  ring.origin = origin_of(checkpoint);
   ring.config = config;
   ring.manifest = session.manifest_.get();
   ring.source = &checkpoint;

@@ -78,6 +78,10 @@ uint32_t cores();
 /// kNotFound.
 Result<std::filesystem::path> find_model(const std::string& given);
 
+/// What workers that fetch the model themselves are told that it is called: as it was pulled, else
+/// its folder's name, as a hub may serve it.
+std::string origin_of(const weights::Checkpoint& checkpoint);
+
 /// A model's folder, opened. No weights are read yet.
 struct Model {
   std::unique_ptr<weights::Checkpoint> checkpoint;

@@ -7,6 +7,7 @@
 
 #include "cli/cache.h"
 #include "cli/commands.h"
+#include "cli/fetch_flags.h"
 #include "cli/session.h"
 #include "cli/signals.h"
 
@@ -22,6 +23,7 @@ int worker_command(Arguments arguments) {
   std::string experts;
   std::string key;
   std::string identity;
+  FetchFlags fetch_flags;
   bool child = false;
   Flags flags(
       "worker", "--listen HOST:PORT [FLAGS]",
@@ -39,6 +41,7 @@ int worker_command(Arguments arguments) {
   flags.add("--experts-memory", "SIZE", experts, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   add_key_flags(flags, key, identity);
+  fetch_flags.add(flags);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
   flags.add_example("tandem worker --listen 0.0.0.0:7000 --memory 8G --models ~/models");
@@ -55,6 +58,21 @@ int worker_command(Arguments arguments) {
   const auto limit = parse_experts_memory(experts);
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
+  for (const char* flag : {"--hub", "--peers", "--endpoint", "--token-file"}) {
+    if (flags.given(flag) && fetch_flags.sources.empty()) {
+      return flags.wrong_use(std::string(flag) + " needs --sources");
+    }
+  }
+  if (!fetch_flags.sources.empty()) {
+    const auto sources = FetchSources::open(fetch_flags, {});
+    if (!sources.ok()) return fail("worker", sources.error());
+    if ((*sources)->any()) {
+      options.fetch = stage_fetcher(*sources, [child](const std::string& line) {
+        if (!child) note(line + "\n");
+      });
+    }
+    options.tensors_of_host = (*sources)->allows(fetch::SourceKind::kHost);
+  }
   EndSignals end_signals;
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);

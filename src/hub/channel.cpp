@@ -5,9 +5,11 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "base/hash.h"
 #include "wire/tcp.h"
@@ -59,14 +61,34 @@ int judge(X509_STORE_CTX* context, void* argument) {
 }  // namespace
 
 struct Channel::State {
-  std::string peer;
+  std::string peer;  ///< "the hub HOST:PORT"
+  const std::atomic<bool>* cancel = nullptr;
   wire::Socket socket;
   Judgement judgement;
   std::unique_ptr<SSL_CTX, SslFree> context;
   std::unique_ptr<SSL, SslFree> ssl;
 
   [[nodiscard]] Error failed(const std::string& what) const {
-    return {ErrorKind::kPeer, "the hub " + peer + " " + what};
+    return {ErrorKind::kPeer, peer + " " + what};
+  }
+  /// Waits until the socket is ready. In slices if somebody may cancel.
+  Status wait(bool writable, Clock::time_point deadline) {
+    constexpr auto kSlice = std::chrono::milliseconds(100);
+    for (;;) {
+      if (cancel != nullptr && *cancel) return Error{ErrorKind::kCancelled, "cancelled"};
+      const auto until = cancel == nullptr ? deadline : std::min(deadline, Clock::now() + kSlice);
+      if (wire::wait_for(socket.fd(), writable, until)) return {};
+      if (Clock::now() >= deadline) return failed("did not answer in time");
+    }
+  }
+  /// Without TLS: what recv() or send() gave, or nothing after waiting because they would block.
+  Result<size_t> plain(ssize_t result, bool writable, Clock::time_point deadline) {
+    if (result >= 0) return static_cast<size_t>(result);
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      return failed("closed the connection");
+    }
+    TANDEM_TRY(wait(writable, deadline));
+    return size_t{0};
   }
   /// Waits for what OpenSSL asked for; an error if it asked for nothing or the time is over.
   Status ready(int result, Clock::time_point deadline) {
@@ -75,10 +97,7 @@ struct Channel::State {
       ERR_clear_error();
       return failed("closed the connection");
     }
-    if (!wire::wait_for(socket.fd(), error == SSL_ERROR_WANT_WRITE, deadline)) {
-      return failed("did not answer in time");
-    }
-    return {};
+    return wait(error == SSL_ERROR_WANT_WRITE, deadline);
   }
 };
 
@@ -87,21 +106,24 @@ Channel::Channel(Channel&&) noexcept = default;
 Channel& Channel::operator=(Channel&&) noexcept = default;
 Channel::~Channel() = default;
 
-Result<Channel> Channel::open(const HubAddress& hub, Trust trust, Clock::time_point deadline) {
+Result<Channel> Channel::open(const HubAddress& hub, const ChannelOptions& options,
+                              Clock::time_point deadline) {
   static const bool quiet = [] {
     ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to sockets without MSG_NOSIGNAL
     return true;
   }();
   (void)quiet;
   auto state = std::make_unique<State>();
-  state->peer = hub.authority();
+  state->peer = options.what + " " + hub.authority();
+  state->cancel = options.cancel;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   TANDEM_ASSIGN(state->socket,
                 wire::connect({hub.host, hub.port}, std::max(left, std::chrono::milliseconds(1))));
-  state->judgement = {hub.fingerprint, trust, ""};
+  if (!options.encrypted) return Channel(std::move(state));
+  state->judgement = {hub.fingerprint, options.trust, ""};
   state->context.reset(SSL_CTX_new(TLS_client_method()));
   SSL_CTX* const context = state->context.get();
-  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  SSL_CTX_set_min_proto_version(context, options.older_tls ? TLS1_2_VERSION : TLS1_3_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -139,6 +161,13 @@ Result<Channel> Channel::open(const HubAddress& hub, Trust trust, Clock::time_po
 
 Status Channel::write(std::string_view bytes, Clock::time_point deadline) {
   while (!bytes.empty()) {
+    if (state_->ssl == nullptr) {
+      const ssize_t sent =
+          ::send(state_->socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      TANDEM_ASSIGN(const size_t count, state_->plain(sent, true, deadline));
+      bytes.remove_prefix(count);
+      continue;
+    }
     ERR_clear_error();
     const int size = static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20));
     const int result = SSL_write(state_->ssl.get(), bytes.data(), size);
@@ -152,6 +181,12 @@ Status Channel::write(std::string_view bytes, Clock::time_point deadline) {
 }
 
 Result<size_t> Channel::read(std::span<char> bytes, Clock::time_point deadline) {
+  while (state_->ssl == nullptr) {
+    const ssize_t count = ::recv(state_->socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count == 0) return size_t{0};
+    TANDEM_ASSIGN(const size_t read, state_->plain(count, false, deadline));
+    if (read != 0) return read;
+  }
   for (;;) {
     ERR_clear_error();
     const int size = static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20));
@@ -163,6 +198,10 @@ Result<size_t> Channel::read(std::span<char> bytes, Clock::time_point deadline) 
 }
 
 void Channel::finish() {
+  if (state_->ssl == nullptr) {
+    ::shutdown(state_->socket.fd(), SHUT_WR);
+    return;
+  }
   SSL_shutdown(state_->ssl.get());
 }
 

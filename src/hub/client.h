@@ -106,6 +106,7 @@ class Client {
   Result<Json> call(const std::string& method, const std::string& target, const Json& body,
                     int wait_s = 0);
   void use_token(std::string token) { token_ = std::move(token); }
+  [[nodiscard]] const std::string& token() const { return token_; }
   [[nodiscard]] const HubAddress& hub() const { return http_.hub(); }
   [[nodiscard]] const std::string& fingerprint() const { return http_.fingerprint(); }
   /// Of the last answer; 0 if there was none.

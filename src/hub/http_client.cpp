@@ -7,7 +7,6 @@
 namespace tandem::hub {
 namespace {
 
-constexpr size_t kMaxHeader = 32768;
 constexpr uint64_t kMaxRefusal = 65536;
 constexpr auto kKept = std::chrono::seconds(60);  // the hub closes after 75 s
 
@@ -49,7 +48,9 @@ Result<HttpAnswer> parse_answer_header(std::string_view text) {
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 2);
     if (first) {
-      if (line.size() < 12 || !line.starts_with("HTTP/1.1 ")) return wrong;
+      const bool old = line.starts_with("HTTP/1.0 ");
+      if (line.size() < 12 || (!old && !line.starts_with("HTTP/1.1 "))) return wrong;
+      if (old) answer.fields["connection"] = "close";
       const auto [stop, error] = std::from_chars(line.data() + 9, line.data() + 12, answer.status);
       if (error != std::errc() || stop != line.data() + 12 || answer.status < 100 ||
           (line.size() > 12 && line[12] != ' ')) {
@@ -65,9 +66,11 @@ Result<HttpAnswer> parse_answer_header(std::string_view text) {
     std::transform(name.begin(), name.end(), name.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     // Two lengths could be read differently by whoever stands between.
+    const bool single = name == "content-length" || name == "transfer-encoding" ||
+                        name == "content-range" || name == "location";
     const bool added =
         answer.fields.emplace(std::move(name), trimmed(line.substr(colon + 1))).second;
-    if (!added) return wrong;
+    if (!added && single) return wrong;
   }
   return wrong;
 }
@@ -124,7 +127,7 @@ Result<HttpAnswer> HttpClient::exchange(const HttpRequest& request, Clock::time_
   };
   size_t end = std::string::npos;
   while ((end = held.find("\r\n\r\n")) == std::string::npos) {
-    if (held.size() > kMaxHeader) return invalid("the answer's header is too long");
+    if (held.size() > kMaxAnswerHeader) return invalid("the answer's header is too long");
     TANDEM_TRY(more());
   }
   TANDEM_ASSIGN(HttpAnswer answer, parse_answer_header(std::string_view(held).substr(0, end + 4)));

@@ -32,13 +32,18 @@ struct HttpAnswer {
   [[nodiscard]] std::string field(const std::string& name) const;
 };
 
-/// Status and fields of a response's header: `text` up to and with its empty line. Error: kInvalid.
+/// Status and fields of a response's header: `text` up to and with its empty line. Of a field that
+/// stands twice the first counts, but for those that say where a body ends or lies, of which there
+/// may be only one. HTTP/1.0 counts as "Connection: close". Error: kInvalid.
 Result<HttpAnswer> parse_answer_header(std::string_view text);
 /// The length that a header announces for the body: 0 for statuses without one. Error: kInvalid
 /// (none, or no number).
 Result<uint64_t> body_length(const HttpAnswer& header);
 /// Escapes a path segment or a query's value.
 std::string escape(std::string_view text);
+
+/// Longest header of an answer that is read.
+inline constexpr size_t kMaxAnswerHeader = 32768;
 
 class HttpClient {
  public:

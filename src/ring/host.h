@@ -48,6 +48,8 @@ struct RingOptions {
   /// Where the host's layers are read from, and those of workers that don't have the model. Must
   /// outlive the ring.
   weights::TensorSource* source = nullptr;
+  /// Where else the model is, for workers that may fetch it themselves: wire::Load::origin.
+  std::string origin;
   /// In the order of their layers. Layers that none of them has are the host's.
   std::vector<RingWorker> workers;
   /// After a failure reset() goes on without the worker that failed: a spare takes its layers, or

@@ -75,6 +75,7 @@ PeerModel RingState::peer_model() {
     model.load.model_hash = sha256(model.load.manifest);
   }
   model.load.config_json = options_.config_json;
+  model.load.origin = options_.origin;
   model.load.weight_bits = static_cast<uint8_t>(options_.local.weights);
   model.load.kv_bits = static_cast<uint8_t>(options_.local.kv);
   model.load.context = options_.context;

@@ -2,15 +2,18 @@
 // host that connects may have one stage loaded and then run laps through it (docs/wire.md).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/stage.h"
+#include "weights/manifest.h"
 #include "weights/source.h"
 #include "wire/tls.h"
 
@@ -26,6 +29,21 @@ using StageLoader = std::function<Result<std::unique_ptr<model::Stage>>(
     const model::ModelConfig&, const model::StageOptions&, weights::TensorSource&,
     const model::LoadProgress&)>;
 
+/// What a stage needs that is not held here.
+struct FetchRequest {
+  std::string origin;  ///< as the host wrote it: wire::Load::origin, not checked
+  const weights::Manifest* manifest = nullptr;
+  std::vector<std::string> tensors;         ///< those of the stage's layers
+  const std::atomic<bool>* gone = nullptr;  ///< nobody waits any more
+  /// To be told of bytes fetched, of those to fetch.
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+/// Opens a source of a stage's tensors from elsewhere than the host: each that it gives has the
+/// manifest's hash. Called by a loading thread, and the source used by it alone; what the request
+/// points to outlives the source.
+using TensorFetcher =
+    std::function<Result<std::unique_ptr<weights::TensorSource>>(const FetchRequest&)>;
+
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0 lets the system choose
   uint64_t memory = 0;                 ///< limit of weights and KV caches in bytes; 0 is none
@@ -35,7 +53,9 @@ struct WorkerOptions {
   std::shared_ptr<weights::PackedStore> cache;  ///< quantized weights on disk; null is none
   std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
   StageLoader load;                             ///< empty: model::Stage::load
-  std::shared_ptr<const wire::Tls> tls;         ///< null: no encryption, whoever comes is served
+  TensorFetcher fetch;          ///< asked before the host is; empty: there is only the host
+  bool tensors_of_host = true;  ///< tensors that are nowhere else may come from the host
+  std::shared_ptr<const wire::Tls> tls;  ///< null: no encryption, whoever comes is served
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);

@@ -1,9 +1,12 @@
 #include "ring/worker_load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/hash.h"
 #include "ring/plan.h"
@@ -77,6 +80,71 @@ class StreamSource final : public weights::TensorSource {
   Session& session_;
   const weights::Manifest& manifest_;
 };
+
+/// Tensors from the one source, and from the other what that does not give.
+class EitherSource final : public weights::TensorSource {
+ public:
+  /// `second` may be null.
+  EitherSource(std::unique_ptr<weights::TensorSource> first, weights::TensorSource* second,
+               std::function<void(const std::string&)> log)
+      : first_(std::move(first)), second_(second), log_(std::move(log)) {}
+
+  const weights::TensorInfo* find(std::string_view tensor) const override {
+    return first_->find(tensor);
+  }
+  weights::TensorIdentity identity(std::string_view tensor) const override {
+    return first_->identity(tensor);
+  }
+  Result<weights::TensorData> read(std::string_view tensor) override {
+    if (!failed_) {
+      auto data = first_->read(tensor);
+      if (data.ok() || data.error().kind == ErrorKind::kCancelled || second_ == nullptr) {
+        return data;
+      }
+      // A source that can't be reached is not worth a wait for each tensor.
+      if (data.error().kind == ErrorKind::kPeer) failed_ = true;
+      if (log_) log_(data.error().message + "; it is taken from the host");
+    }
+    return second_->read(tensor);
+  }
+
+ private:
+  std::unique_ptr<weights::TensorSource> first_;
+  weights::TensorSource* second_;
+  std::function<void(const std::string&)> log_;
+  std::atomic<bool> failed_{false};
+};
+
+/// Opens the source that the worker may fetch from itself; null if there is none, or if the host
+/// has to do.
+Result<std::unique_ptr<weights::TensorSource>> open_fetched(Session& session,
+                                                            const WorkerOptions& options,
+                                                            const weights::Manifest& manifest,
+                                                            const model::ModelConfig& config) {
+  const wire::Load& load = session.request;
+  if (!options.fetch || load.origin.empty()) {
+    if (options.tensors_of_host) return std::unique_ptr<weights::TensorSource>();
+    return Error{ErrorKind::kNotFound,
+                 "this worker does not take tensors from hosts, and the host does not say where "
+                 "else the model is"};
+  }
+  FetchRequest request{load.origin, &manifest, {}, &session.gone, {}};
+  request.progress = [&session](uint64_t done, uint64_t total) {
+    session.phase = static_cast<uint8_t>(wire::LoadPhase::kLoading);
+    session.done = done;
+    session.total = total;
+  };
+  for (auto& tensor : model::layer_tensors(config, load.first_layer, load.last_layer)) {
+    request.tensors.push_back(std::move(tensor.name));
+  }
+  auto fetched = options.fetch(request);
+  if (fetched.ok()) return fetched;
+  if (!options.tensors_of_host || fetched.error().kind == ErrorKind::kCancelled) {
+    return fetched.error();
+  }
+  if (options.log) options.log(fetched.error().message + "; tensors are taken from the host");
+  return std::unique_ptr<weights::TensorSource>();
+}
 
 /// Checks that the manifest has every tensor of the layers in the shape that the config implies;
 /// gives the bytes of the largest.
@@ -160,9 +228,16 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
       }
       if (checkpoint.error().kind == ErrorKind::kCancelled) return checkpoint.error();
     }
-    from = wire::LoadedFrom::kHost;
     StreamSource source(session, manifest);
-    return load_function(config, stage_options, source, progress);
+    TANDEM_ASSIGN(auto fetched, open_fetched(session, options, manifest, config));
+    if (fetched == nullptr) {
+      from = wire::LoadedFrom::kHost;
+      return load_function(config, stage_options, source, progress);
+    }
+    from = wire::LoadedFrom::kFetched;
+    EitherSource either(std::move(fetched), options.tensors_of_host ? &source : nullptr,
+                        options.log);
+    return load_function(config, stage_options, either, progress);
   };
   TANDEM_ASSIGN(session.lease,
                 cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,

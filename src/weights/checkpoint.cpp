@@ -77,7 +77,48 @@ Status Checkpoint::open_gguf_file(const fs::path& path) {
   return {};
 }
 
+Status Checkpoint::open_journal() {
+  TANDEM_ASSIGN(lock_, JournalLock::open(folder_));
+  if (lock_ == nullptr) return {};
+  partial_ = !lock_->journal().complete();
+  for (const PulledFile& file : lock_->journal().files) {
+    if (!file.name.ends_with(".gguf") || file.complete()) continue;
+    return Error{ErrorKind::kNotFound,
+                 (folder_ / file.name).string() + ": only " + std::to_string(file.present()) +
+                     " of " + std::to_string(file.size) + " bytes are here; 'tandem pull " +
+                     lock_->journal().model + "' fetches the rest"};
+  }
+  return {};
+}
+
+Result<std::unique_ptr<SafetensorsFile>> Checkpoint::open_file(const std::string& name) const {
+  if (!partial_) return SafetensorsFile::open(folder_ / name);
+  const PulledFile* file = lock_->journal().find(name);
+  constexpr uint64_t kLength = 8;
+  if (file == nullptr || !file->has(0, std::min(kLength, file->size))) {
+    return Error{ErrorKind::kNotFound, (folder_ / name).string() +
+                                           ": its list of tensors is not here; 'tandem pull " +
+                                           lock_->journal().model + "' fetches it"};
+  }
+  return SafetensorsFile::open(folder_ / name, !file->complete());
+}
+
+Status Checkpoint::check_here(const StoredWeight& weight) const {
+  if (!partial_) return {};
+  for (const FilePiece& piece : weight.pieces) {
+    const std::string name = fs::path(piece.file->identity().path).filename().string();
+    const PulledFile* file = lock_->journal().find(name);
+    if (file != nullptr && file->has(piece.offset, piece.bytes)) continue;
+    return Error{ErrorKind::kNotFound,
+                 folder_.string() + ": tensor " + printable(weight.info.name) +
+                     " is not here, only a part of the model is; 'tandem pull " +
+                     lock_->journal().model + "' fetches the rest"};
+  }
+  return {};
+}
+
 Status Checkpoint::open_folder() {
+  TANDEM_TRY(open_journal());
   if (!is_there(folder_ / "config.json")) {
     const auto models = gguf_models(folder_);
     if (models.size() == 1) {
@@ -107,7 +148,7 @@ Status Checkpoint::open_folder() {
 }
 
 Status Checkpoint::open_single(StoredTensors& found) {
-  TANDEM_ASSIGN(const auto file, SafetensorsFile::open(folder_ / kSingle));
+  TANDEM_ASSIGN(const auto file, open_file(kSingle));
   for (const StoredTensor& tensor : file->tensors()) {
     found.emplace(tensor.name, StoredPlace{tensor, file->shared_file()});
   }
@@ -125,7 +166,7 @@ Status Checkpoint::open_index(StoredTensors& found) {
   for (const auto& [tensor, shard] : *index) shards.emplace(shard, nullptr);
   uint64_t held = 0;
   for (auto& [shard, file] : shards) {
-    auto opened = SafetensorsFile::open(folder_ / shard);
+    auto opened = open_file(shard);
     if (!opened.ok()) {
       // The shard's own error names its file; only "missing" needs to say who asked for it.
       if (opened.error().kind != ErrorKind::kNotFound) return opened.error();
@@ -206,7 +247,10 @@ const StoredWeight* Checkpoint::stored(std::string_view tensor) const {
 }
 
 Result<TensorData> Checkpoint::read(std::string_view tensor) {
-  if (const StoredWeight* weight = stored(tensor)) return read_weight(*weight);
+  if (const StoredWeight* weight = stored(tensor)) {
+    TANDEM_TRY(check_here(*weight));
+    return read_weight(*weight);
+  }
   if (const auto other = others_.find(tensor); other != others_.end()) return other->second;
   return Error{ErrorKind::kNotFound, folder_.string() + ": no tensor " + printable(tensor)};
 }

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "weights/gguf.h"
+#include "weights/journal.h"
 #include "weights/quantized.h"
 #include "weights/safetensors.h"
 #include "weights/source.h"
@@ -36,6 +37,9 @@ class Checkpoint final : public TensorSource {
   /// of the index must be in the shard that it names. A tensor that a shard holds but the index
   /// does not name is no part of the model (transformers does not use it either); unlisted()
   /// counts them.
+  ///
+  /// A folder with a journal of its own (journal.h) may hold some of the tensors only: all of them
+  /// are listed, and reading one that is not here is an error.
   ///
   /// Errors: kNotFound (no such folder, config.json or weights), kInvalid, kUnsupported, kIo; each
   /// names the file.
@@ -70,6 +74,16 @@ class Checkpoint final : public TensorSource {
   /// Tells the SHA-256 of a tensor's bytes, as a manifest has it. Not concurrently with others.
   void tell_content(std::string_view tensor, const Digest& sha256);
 
+  /// Whether the tensor's bytes are here, all of them. Error: kNotFound, which says how to get
+  /// them.
+  [[nodiscard]] Status check_here(const StoredWeight& weight) const;
+  /// The journal of a pulled model, or null.
+  [[nodiscard]] const Journal* journal() const {
+    return lock_ == nullptr ? nullptr : &lock_->journal();
+  }
+  /// Some bytes of the model are not here.
+  [[nodiscard]] bool partial() const { return partial_; }
+
   /// The files of the weights, ordered by name.
   [[nodiscard]] const std::vector<std::shared_ptr<const MappedFile>>& files() const {
     return files_;
@@ -78,6 +92,8 @@ class Checkpoint final : public TensorSource {
  private:
   Checkpoint() = default;
   [[nodiscard]] Status open_folder();
+  [[nodiscard]] Status open_journal();
+  [[nodiscard]] Result<std::unique_ptr<SafetensorsFile>> open_file(const std::string& name) const;
   [[nodiscard]] Status open_gguf_file(const std::filesystem::path& path);
   [[nodiscard]] Status open_single(StoredTensors& found);
   [[nodiscard]] Status open_index(StoredTensors& found);
@@ -92,6 +108,8 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, Error, std::less<>> others_;  ///< why a tensor can't be a weight
   std::vector<TensorInfo> tensors_;
   std::map<std::string, Digest, std::less<>> contents_;
+  std::unique_ptr<JournalLock> lock_;
+  bool partial_ = false;
   int64_t opened_ns_ = 0;  ///< since 1970
   uint64_t unlisted_ = 0;
 };

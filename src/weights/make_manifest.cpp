@@ -11,6 +11,7 @@
 
 #include "weights/manifest.h"
 #include "weights/manifest_cache.h"
+#include "weights/mapped_file.h"
 #include "weights/printable.h"
 
 namespace tandem::weights {
@@ -50,6 +51,7 @@ class Hashing {
  private:
   Status hash(ManifestTensor& tensor, std::span<std::byte> buffer) {
     const StoredWeight& weight = *checkpoint_.stored(tensor.info.name);
+    TANDEM_TRY(checkpoint_.check_here(weight));
     if (weight.convert) return hash_converted(weight, tensor);
     const FilePiece& place = weight.pieces.front();
     Sha256 hash;
@@ -105,9 +107,28 @@ int64_t now_ns() {
       .count();
 }
 
+/// What a pulled model says of the tensors that are not here. It is believed, as a folder's own
+/// files are: where it matters, each tensor is compared with it when it comes.
+std::optional<Manifest> manifest_beside(const Checkpoint& checkpoint) {
+  if (!checkpoint.partial()) return std::nullopt;
+  const PulledFile* file = checkpoint.journal()->find(kManifestFile);
+  if (file == nullptr || !file->complete()) return std::nullopt;
+  const auto text = read_text_file(checkpoint.folder() / kManifestFile, kMaxManifestBytes);
+  if (!text.ok()) return std::nullopt;
+  auto manifest = Manifest::parse(std::as_bytes(std::span(*text)));
+  if (!manifest.ok() || manifest->config != sha256(checkpoint.config_json())) return std::nullopt;
+  const bool same = std::ranges::equal(
+      manifest->tensors, checkpoint.tensors(), [](const ManifestTensor& a, const TensorInfo& b) {
+        return a.info.name == b.name && a.info.dtype == b.dtype && a.info.shape == b.shape;
+      });
+  if (!same) return std::nullopt;
+  return std::move(*manifest);
+}
+
 }  // namespace
 
 std::optional<Manifest> known_manifest(const Checkpoint& checkpoint) {
+  if (auto beside = manifest_beside(checkpoint)) return beside;
   return load_manifest(checkpoint);
 }
 
@@ -122,6 +143,7 @@ void tell_contents(const Manifest& manifest, Checkpoint& checkpoint) {
 
 Result<Manifest> make_manifest(const Checkpoint& checkpoint, uint32_t threads,
                                const HashProgress& progress) {
+  if (auto beside = manifest_beside(checkpoint)) return std::move(*beside);
   const int64_t started_ns = now_ns();
   if (auto kept = load_manifest(checkpoint)) {
     if (progress && !progress(checkpoint.bytes(), checkpoint.bytes())) {

@@ -29,6 +29,8 @@
 
 namespace tandem::weights {
 
+/// What a manifest in its canonical form is called beside a model's files.
+inline constexpr const char* kManifestFile = "tandem.manifest";
 /// Longest serialized manifest that is read, in bytes.
 inline constexpr uint64_t kMaxManifestBytes = uint64_t{16} << 20;
 

@@ -43,12 +43,14 @@ Result<int> open_regular(const std::filesystem::path& path, struct stat& status)
 
 }  // namespace
 
-Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem::path& path) {
+Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::filesystem::path& path,
+                                                           bool growing) {
   struct stat status {};
   TANDEM_ASSIGN(const int descriptor, open_regular(path, status));
   // No make_shared: the constructor is private.
   std::shared_ptr<MappedFile> file(new MappedFile);
   file->descriptor_ = descriptor;
+  file->growing_ = growing;
   std::error_code code;
   const auto real = std::filesystem::canonical(path, code);
   if (code) return system_error(path, "resolve", code.value());
@@ -75,7 +77,7 @@ Status MappedFile::check_unchanged() const {
     return invalid(identity_.path + ": changed while open: had " + std::to_string(identity_.size) +
                    " bytes, now has " + std::to_string(size));
   }
-  if (nanoseconds(status.st_mtim) != identity_.modified_ns) {
+  if (!growing_ && nanoseconds(status.st_mtim) != identity_.modified_ns) {
     return invalid(identity_.path + ": changed while open: it was written to");
   }
   return {};

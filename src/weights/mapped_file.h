@@ -35,7 +35,10 @@ struct FileIdentity {
 class MappedFile {
  public:
   /// Errors: kNotFound, kIo, kInvalid (a folder or a device instead of a regular file).
-  static Result<std::shared_ptr<const MappedFile>> open(const std::filesystem::path& path);
+  /// `growing`: its size stays, but bytes that nobody reads yet are still being filled in, so its
+  /// times prove nothing.
+  static Result<std::shared_ptr<const MappedFile>> open(const std::filesystem::path& path,
+                                                        bool growing = false);
 
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -44,7 +47,7 @@ class MappedFile {
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   /// The identity at the time of opening.
   [[nodiscard]] const FileIdentity& identity() const { return identity_; }
-  /// Fails with kInvalid if the file's size or times are not those of opening.
+  /// Fails with kInvalid if the file's size or (unless it grows) times are not those of opening.
   [[nodiscard]] Status check_unchanged() const;
   /// Fills `bytes` from `offset`, past the mapping. Errors: kIo, kInvalid (file too short).
   [[nodiscard]] Status read_at(uint64_t offset, std::span<std::byte> bytes) const;
@@ -58,6 +61,7 @@ class MappedFile {
   MappedFile() = default;
 
   int descriptor_ = -1;
+  bool growing_ = false;
   std::span<const std::byte> bytes_;
   FileIdentity identity_;
 };

@@ -53,6 +53,7 @@ Result<std::unique_ptr<Checkpoint>> match(const fs::path& folder, const Manifest
     if (!quantized && sha256(config) != wanted.config) return std::unique_ptr<Checkpoint>();
   }
   TANDEM_ASSIGN(auto checkpoint, Checkpoint::open(folder));
+  if (checkpoint->partial()) return std::unique_ptr<Checkpoint>();
   if (sha256(checkpoint->config_json()) != wanted.config) return std::unique_ptr<Checkpoint>();
   if (!lists_same_tensors(*checkpoint, wanted)) return std::unique_ptr<Checkpoint>();
   TANDEM_ASSIGN(const Manifest manifest, make_manifest(*checkpoint, threads, progress));

@@ -91,7 +91,9 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> f
 class SafetensorsFile {
  public:
   /// Reads the header. Errors name the file.
-  static Result<std::unique_ptr<SafetensorsFile>> open(const std::filesystem::path& path);
+  /// `growing`: see MappedFile.
+  static Result<std::unique_ptr<SafetensorsFile>> open(const std::filesystem::path& path,
+                                                       bool growing = false);
 
   /// All tensors, of any type, ordered by name.
   [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }

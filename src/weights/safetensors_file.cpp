@@ -7,8 +7,9 @@
 
 namespace tandem::weights {
 
-Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::filesystem::path& path) {
-  TANDEM_ASSIGN(auto mapping, MappedFile::open(path));
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::filesystem::path& path,
+                                                               bool growing) {
+  TANDEM_ASSIGN(auto mapping, MappedFile::open(path, growing));
   auto tensors = parse_safetensors(mapping->bytes(), mapping->identity().size);
   if (!tensors.ok()) return tensors.error().in(path.string());
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);

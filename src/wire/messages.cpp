@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kMaxSoftware = 64;
 constexpr uint32_t kMaxReason = 2000;
 constexpr uint32_t kMaxAddress = 300;
+constexpr uint32_t kMaxOrigin = 300;
 constexpr uint32_t kMaxConfig = 1u << 20;
 constexpr uint32_t kMaxManifest = 16u << 20;
 constexpr uint32_t kMaxTensorName = 512;
@@ -146,6 +147,7 @@ Bytes Load::encode() const {
   writer.text(config_json);
   writer.write(static_cast<uint32_t>(manifest.size()));
   writer.append(manifest);
+  writer.text(cut(origin, kMaxOrigin));
   return writer.release();
 }
 
@@ -163,6 +165,7 @@ Result<Load> Load::decode(std::span<const std::byte> bytes) {
   const auto length = reader.read<uint32_t>();
   if (length > kMaxManifest) return malformed("load");
   const auto manifest = reader.take(length);
+  load.origin = printable(reader.text(kMaxOrigin));
   if (!reader.finished()) return malformed("load");
   load.manifest.assign(manifest.begin(), manifest.end());
   if (load.weight_bits != 8 && load.weight_bits != 4) {
@@ -217,7 +220,7 @@ Result<Ready> Ready::decode(std::span<const std::byte> bytes) {
   ready.kv_bytes = reader.read<uint64_t>();
   ready.streamed = reader.read<uint64_t>();
   const auto from = reader.read<uint8_t>();
-  if (!reader.finished() || from > static_cast<uint8_t>(LoadedFrom::kHost)) {
+  if (!reader.finished() || from > static_cast<uint8_t>(LoadedFrom::kFetched)) {
     return malformed("ready");
   }
   ready.from = static_cast<LoadedFrom>(from);

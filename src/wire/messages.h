@@ -75,6 +75,9 @@ struct Load {
   uint32_t sequences = 1;   ///< 1 to 64
   std::string config_json;  ///< at most 1 MiB
   Bytes manifest;           ///< at most 16 MiB
+  /// Where the model is known to be: "ORG/NAME@REVISION", or its name at a hub; or empty. At most
+  /// 300 bytes. A hint: what counts is the manifest.
+  std::string origin;
 
   [[nodiscard]] Bytes encode() const;
   static Result<Load> decode(std::span<const std::byte> bytes);
@@ -95,7 +98,7 @@ struct Progress {
   static Result<Progress> decode(std::span<const std::byte> bytes);
 };
 
-enum class LoadedFrom : uint8_t { kMemory = 0, kLibrary = 1, kHost = 2 };
+enum class LoadedFrom : uint8_t { kMemory = 0, kLibrary = 1, kHost = 2, kFetched = 3 };
 
 struct Ready {
   uint64_t weight_bytes = 0;

@@ -216,7 +216,7 @@ TEST_F(Cache, ModelsSaysWhatIsKeptAndClearsIt) {
   object = inspect();
   EXPECT_EQ(object["cache"]["bytes"], 0);
   EXPECT_TRUE(entries().empty());
-  EXPECT_EQ(tandem({"models"}).code, 2) << "without a folder there is nothing to show";
+  EXPECT_NE(tandem_ok({"models"}).find("No models were pulled"), std::string::npos);
 }
 
 }  // namespace

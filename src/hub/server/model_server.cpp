@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "weights/journal.h"
 
 namespace tandem::hub {
 namespace {
@@ -27,6 +28,12 @@ bool plain_name(const std::string& name) {
 bool is_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
+}
+
+/// A folder that some bytes of are still to be fetched to has files with holes.
+bool is_whole(const fs::path& folder) {
+  std::error_code error;
+  return !fs::exists(folder / weights::kPartialName, error);
 }
 
 Error missing() {
@@ -57,7 +64,7 @@ std::map<std::string, std::map<std::string, uint64_t>> ModelServer::list() const
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
     const std::string name = entry.path().filename().string();
-    if (!plain_name(name) || !entry.is_directory(error)) continue;
+    if (!plain_name(name) || !entry.is_directory(error) || !is_whole(entry.path())) continue;
     for (const auto& file : fs::directory_iterator(entry.path(), error)) {
       const std::string inner = file.path().filename().string();
       if (plain_name(inner) && is_file(file.path())) {
@@ -74,6 +81,7 @@ Result<fs::path> ModelServer::path_of(const std::string& model, const std::strin
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
     if (entry.path().filename().string() != model || !entry.is_directory(error)) continue;
+    if (!is_whole(entry.path())) return missing();
     for (const auto& inner : fs::directory_iterator(entry.path(), error)) {
       if (inner.path().filename().string() == file && is_file(inner.path())) return inner.path();
     }
