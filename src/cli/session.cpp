@@ -137,8 +137,8 @@ void ModelFlags::add_all(Flags& flags) {
 
 void ModelFlags::add_recovery(Flags& flags) {
   recover = true;
-  flags.add("--spares", "HOST:PORT=0-3,...", spares,
-            "workers that load these layers too, and take over from who has them");
+  flags.add("--spares", "HOST:PORT=0-3", spares,
+            "comma list of workers that load these layers too, and take over");
   flags.add("--no-recovery", no_recovery,
             "end the answer when a worker leaves, instead of going on without it");
 }
