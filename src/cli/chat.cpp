@@ -6,6 +6,7 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/room_report.h"
 #include "cli/session.h"
 
 namespace tandem::cli {
@@ -134,10 +135,16 @@ class Chat {
     request.max_tokens = flags_.sampling.max_tokens;
     request.end_ids = text_.end_ids(session_.config().vocab);
     request.hash_logits = flags_.json;
-    if (!flags_.json) request.on_text = [](std::string_view piece) { return write_out(piece); };
+    request.on_text = [&](std::string_view piece) {
+      if (session_.room() != nullptr && session_.room()->due()) {
+        session_.room()->laps(session_.ring().stages());
+      }
+      return flags_.json || write_out(piece);
+    };
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
     messages_ = std::move(messages);
     messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
+    if (session_.room() != nullptr) session_.room()->laps(session_.ring().stages(), "ready");
     if (!flags_.state.empty()) TANDEM_TRY(keep());
     if (flags_.json) {
       nlohmann::ordered_json object;
@@ -147,6 +154,7 @@ class Chat {
       object["reused_tokens"] = answer.reused_tokens;
       object["finish"] = std::string(name(answer.finish));
       object["logits_sha256"] = hex(answer.logits_sha256);
+      if (session_.room() != nullptr) object["events"] = session_.room()->events();
       write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       return {};
     }
@@ -178,9 +186,10 @@ class Chat {
   nlohmann::json messages_;
 };
 
-Result<int> talk(const ChatFlags& flags) {
+Result<int> talk(ChatFlags& flags) {
   TANDEM_ASSIGN(const auto parameters, flags.sampling.checked());
-  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  std::shared_ptr<room::Host> room;
+  TANDEM_ASSIGN(Model model, open_model(flags.model, room));
   TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   if (!text.chat) {
     return unsupported(model.checkpoint->folder().string() +
@@ -189,6 +198,7 @@ Result<int> talk(const ChatFlags& flags) {
   Session::Options options;
   options.context = context_for(flags.model, 0, flags.sampling.max_tokens);
   options.identify = !flags.state.empty();
+  options.room = room;
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
   Chat chat(flags, text, session);
   if (!flags.state.empty()) TANDEM_TRY(chat.resume());
@@ -213,8 +223,12 @@ int chat_command(Arguments arguments) {
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");
   flags.add_example("tandem chat");
   flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");
+  flags.add_example("tandem chat --room @room.link");
   flags.add_example("printf 'Hello!\\nWho are you?\\n' | tandem chat --quiet");
   if (const auto code = flags.parse(arguments)) return *code;
+  if (own.model.room == "-") {
+    return flags.wrong_use("standard input has the messages; take the link from @FILE");
+  }
   Status status = own.model.check();
   if (status.ok()) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/room_plan.h"
+#include "cli/room_report.h"
 #include "weights/gguf_text.h"
 
 namespace tandem::cli {
@@ -117,6 +118,10 @@ void ModelFlags::add_all(Flags& flags) {
   add_model(flags);
   flags.add("--workers", "HOST:PORT,...", workers, "workers that hold layers, in their order");
   flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
+  flags.add("--room", "LINK", room,
+            "a room's devices hold layers: its link or code, @FILE, or - for standard input");
+  flags.add("--memory", "SIZE", room_memory,
+            "with --room: memory lent here to its answer (default: what there is); 0: no layers");
   flags.add("--split", "0-3,4-7,...", split,
             "layers of each worker; others run here (default: even shares)");
   add_key_flags(flags, key, identity);
@@ -143,13 +148,23 @@ uint32_t ModelFlags::local_threads() const {
 }
 
 Status ModelFlags::check_state(const std::string& state) const {
-  if (state.empty() || (local == 0 && workers.empty())) return {};
+  if (state.empty() || (local == 0 && workers.empty() && room.empty())) return {};
   return invalid("--state does not go together with workers yet");
 }
 
 Status ModelFlags::check() const {
   if (local != 0 && !workers.empty()) {
     return invalid("--local and --workers exclude each other: --local starts its own workers");
+  }
+  if (!room.empty()) {
+    for (const auto& [flag, given] :
+         {std::pair("--workers", !workers.empty()), std::pair("--local", local != 0),
+          std::pair("--key", !key.empty()), std::pair("--split", !split.empty()),
+          std::pair("--plan", plan != "even")}) {
+      if (given) return invalid(std::string(flag) + " and --room exclude each other");
+    }
+  } else if (!room_memory.empty()) {
+    return invalid("--memory needs --room");
   }
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
@@ -351,7 +366,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
 
   // Shared: the ring calls it again when it is put together anew after a failure.
   const auto progress = std::make_shared<LoadProgress>();
-  if (!workers.empty() || options.identify) {
+  if (!workers.empty() || options.identify || options.room != nullptr) {
     TANDEM_ASSIGN(session.manifest_, identify(flags, checkpoint));
   } else if (session.cache_ != nullptr) {
     if (const auto known = weights::known_manifest(checkpoint)) {
@@ -370,10 +385,17 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     probe.context = session.context_;
     TANDEM_ASSIGN(ring.workers, planned_workers(probe, flags.quiet));
   }
+  if (options.room != nullptr) {
+    TANDEM_ASSIGN(ring.workers, session.deal(flags, options, ring.local));
+    ring.tls = options.room->tls();
+  }
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
-  ring.progress = [progress](const ring::LoadEvent& event) { progress->event(event); };
+  ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
+    progress->event(event);
+    if (room != nullptr) room->loading(event);
+  };
   ring.cancel = &cancel_flag();
   session.in_flight_ = ring.in_flight;
   const model::StageOptions local = session.stage_options_ = ring.local;
@@ -384,8 +406,28 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                   return !cancel_flag().load();
                 }));
   progress->clear();
+  if (session.room_ != nullptr) session.room_->loaded(session.ring_->stages());
   if (!flags.quiet && flags.table) session.show_table();
   return session;
+}
+
+Result<std::vector<ring::RingWorker>> Session::deal(const ModelFlags& flags, const Options& options,
+                                                    const model::StageOptions& local) {
+  TANDEM_TRY(check_room_model(*options.room, *manifest_));
+  room::DealOptions deal;
+  deal.probe = probe_options(model_, manifest_.get(), local, {});
+  deal.probe.context = context_;
+  TANDEM_ASSIGN(deal.probe.host_memory, parse_host_memory(flags.room_memory));
+  TANDEM_ASSIGN(deal.objective, room_objective(*options.room));
+  TANDEM_ASSIGN(auto dealt, room::deal(*options.room, deal));
+  if (dealt.plan.shortage) {
+    return Error{ErrorKind::kMemory, "room " + options.room->code() + " is short: " +
+                                         shortage_text(dealt.input, *dealt.plan.shortage) +
+                                         left_out_text(dealt)};
+  }
+  room_ = std::make_shared<RoomReport>(options.room, std::move(dealt));
+  if (!flags.quiet) note(room_->plan_text());
+  return room_->workers();
 }
 
 model::StateIdentity Session::identity() const {

@@ -23,7 +23,13 @@
 #include "weights/checkpoint.h"
 #include "weights/manifest.h"
 
+namespace tandem::room {
+class Host;
+}
+
 namespace tandem::cli {
+
+class RoomReport;
 
 /// What --isa takes.
 std::vector<std::string> isa_names();
@@ -37,8 +43,10 @@ inline constexpr const char* kExpertsMemoryHelp =
 struct ModelFlags {
   std::string model;
   std::string workers;
-  std::string key;       ///< file of the room's key, "-" for standard input, or empty
-  std::string identity;  ///< file of this device's certificate, or empty: a new one each time
+  std::string room;         ///< link or code, @FILE or -; empty: no room
+  std::string room_memory;  ///< that this device lends to a room's answer; empty: what it has
+  std::string key;          ///< file of the room's key, "-" for standard input, or empty
+  std::string identity;     ///< file of this device's certificate, or empty: a new one each time
   std::string split;
   std::string plan = "even";  ///< or "auto": what was measured decides
   uint32_t local = 0;         ///< worker processes to start; 0 is none
@@ -120,7 +128,8 @@ class Session {
     uint32_t context = 0;                       ///< positions that the caller needs
     uint32_t batch = 0;                         ///< tokens in one frame; 0: chosen by the ring
     std::shared_ptr<kernels::Profile> profile;  ///< of this process's stages; null is none
-    bool identify = false;  ///< the caller needs identity(): the weights are hashed once
+    bool identify = false;             ///< the caller needs identity(): the weights are hashed once
+    std::shared_ptr<room::Host> room;  ///< its devices hold layers; or null
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.
@@ -138,6 +147,8 @@ class Session {
   /// Weights, threads and instruction set of this process's own stages.
   [[nodiscard]] const model::StageOptions& stage_options() const { return stage_options_; }
   [[nodiscard]] ring::Ring& ring() { return *ring_; }
+  /// What the room is told; null without one.
+  [[nodiscard]] RoomReport* room() { return room_.get(); }
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
   [[nodiscard]] uint32_t batch() const { return batch_; }
@@ -155,6 +166,8 @@ class Session {
  private:
   Session() = default;
   void show_table();
+  Result<std::vector<ring::RingWorker>> deal(const ModelFlags& flags, const Options& options,
+                                             const model::StageOptions& local);
 
   Model model_;
   model::StageOptions stage_options_;
@@ -162,6 +175,7 @@ class Session {
   std::shared_ptr<weights::PackedCache> cache_;
   bool quiet_ = false;
   std::unique_ptr<ring::LocalWorkers> local_;
+  std::shared_ptr<RoomReport> room_;  // after the ring, which tells it of progress
   std::unique_ptr<ring::Ring> ring_;
   std::unique_ptr<model::Ends> ends_;
   uint32_t context_ = 0;

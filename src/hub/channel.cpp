@@ -64,6 +64,7 @@ struct Channel::State {
   Judgement judgement;
   std::unique_ptr<SSL_CTX, SslFree> context;
   std::unique_ptr<SSL, SslFree> ssl;
+  const std::atomic<bool>* stop = nullptr;
 
   [[nodiscard]] Error failed(const std::string& what) const {
     return {ErrorKind::kPeer, "the hub " + peer + " " + what};
@@ -75,10 +76,13 @@ struct Channel::State {
       ERR_clear_error();
       return failed("closed the connection");
     }
-    if (!wire::wait_for(socket.fd(), error == SSL_ERROR_WANT_WRITE, deadline)) {
-      return failed("did not answer in time");
+    constexpr auto kLook = std::chrono::milliseconds(100);
+    for (;;) {
+      const auto until = stop == nullptr ? deadline : std::min(deadline, Clock::now() + kLook);
+      if (wire::wait_for(socket.fd(), error == SSL_ERROR_WANT_WRITE, until)) return {};
+      if (stop != nullptr && *stop) return Error{ErrorKind::kCancelled, "stopped"};
+      if (Clock::now() >= deadline) return failed("did not answer in time");
     }
-    return {};
   }
 };
 
@@ -87,7 +91,8 @@ Channel::Channel(Channel&&) noexcept = default;
 Channel& Channel::operator=(Channel&&) noexcept = default;
 Channel::~Channel() = default;
 
-Result<Channel> Channel::open(const HubAddress& hub, Trust trust, Clock::time_point deadline) {
+Result<Channel> Channel::open(const HubAddress& hub, Trust trust, Clock::time_point deadline,
+                              const std::atomic<bool>* stop) {
   static const bool quiet = [] {
     ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to sockets without MSG_NOSIGNAL
     return true;
@@ -95,6 +100,7 @@ Result<Channel> Channel::open(const HubAddress& hub, Trust trust, Clock::time_po
   (void)quiet;
   auto state = std::make_unique<State>();
   state->peer = hub.authority();
+  state->stop = stop;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   TANDEM_ASSIGN(state->socket,
                 wire::connect({hub.host, hub.port}, std::max(left, std::chrono::milliseconds(1))));

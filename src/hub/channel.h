@@ -1,6 +1,7 @@
 // A TLS 1.3 connection to a hub for one thread, with deadlines.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -25,7 +26,9 @@ class Channel {
  public:
   /// Connects and shakes hands. Errors: kNotFound, kPeer (names the hub; for a wrong certificate
   /// both fingerprints).
-  static Result<Channel> open(const HubAddress& hub, Trust trust, Clock::time_point deadline);
+  /// Once `stop` is set, waiting here and later ends with kCancelled; it must outlive the channel.
+  static Result<Channel> open(const HubAddress& hub, Trust trust, Clock::time_point deadline,
+                              const std::atomic<bool>* stop = nullptr);
   Channel(Channel&&) noexcept;
   Channel& operator=(Channel&&) noexcept;
   ~Channel();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/stage.h"
@@ -36,6 +37,9 @@ struct WorkerOptions {
   std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
   StageLoader load;                             ///< empty: model::Stage::load
   std::shared_ptr<const wire::Tls> tls;         ///< null: no encryption, whoever comes is served
+  /// Whether the device with this certificate may be a host here now; the error is told to it. From
+  /// the worker's IO thread: must not wait. Empty: who proves the key may. Only with `tls`.
+  std::function<Status(const wire::Fingerprint&)> admit;
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);
@@ -66,6 +70,10 @@ class Worker {
   /// Bytes of weights and KV caches held, and stages loaded.
   [[nodiscard]] uint64_t memory_used() const;
   [[nodiscard]] size_t stages() const;
+  /// Changes WorkerOptions::memory. What is in use stays until it is given back.
+  void set_memory(uint64_t limit);
+  /// The devices of the hosts that are connected, over TLS.
+  [[nodiscard]] std::vector<wire::Fingerprint> hosts() const;
   /// Hosts connected.
   [[nodiscard]] size_t sessions() const;
 

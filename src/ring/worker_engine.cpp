@@ -68,11 +68,11 @@ wire::Bytes WorkerEngine::welcome() const {
   wire::Welcome welcome;
   welcome.contract = contract_version();
   welcome.threads = options_.threads;
-  welcome.memory_limit = options_.memory;
+  const uint64_t limit = cache_.limit();
+  welcome.memory_limit = limit;
   welcome.memory_available = available_memory();
-  welcome.memory_free = options_.memory == 0
-                            ? welcome.memory_available
-                            : options_.memory - std::min(options_.memory, cache_.used());
+  welcome.memory_free =
+      limit == 0 ? welcome.memory_available : limit - std::min(limit, cache_.used());
   welcome.software = software_version();
   return welcome.encode();
 }
@@ -239,6 +239,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
       return false;  // it has moved on
     return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
   }
+  if (options_.admit && connection->channel() != nullptr) {
+    if (const Status let = options_.admit(connection->channel()->peer()); !let.ok()) {
+      log(connection->peer() + ": refused device " + hex(connection->channel()->peer()) + ": " +
+          let.error().message);
+      return refuse(stranger, let.error().kind, let.error().message);
+    }
+  }
   if (sessions_.size() >= kMaxSessions) {
     // A host that asked for nothing yet makes room.
     const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
@@ -251,7 +258,7 @@ bool WorkerEngine::greet(Stranger& stranger) {
                   "this worker serves " + std::to_string(kMaxSessions) + " hosts already");
   }
   sessions_.push_back(std::make_shared<Session>(std::move(connection)));
-  session_count_ = sessions_.size();
+  count_sessions();
   sessions_.back()->tell(wire::Type::kWelcome, welcome());
   const wire::TlsChannel* channel = sessions_.back()->control->channel();
   log(sessions_.back()->peer + ": host connected (" + hello->software + ")" +
@@ -464,7 +471,23 @@ void WorkerEngine::end(const std::shared_ptr<Session>& session) {
   session->control->shutdown();
   compute_->remove(session);
   std::erase(sessions_, session);
+  count_sessions();
+}
+
+void WorkerEngine::count_sessions() {
   session_count_ = sessions_.size();
+  std::vector<Digest> hosts;
+  for (const auto& session : sessions_) {
+    const wire::TlsChannel* channel = session->control->channel();
+    if (channel != nullptr) hosts.push_back(channel->peer());
+  }
+  const std::lock_guard lock(hosts_mutex_);
+  hosts_ = std::move(hosts);
+}
+
+std::vector<Digest> WorkerEngine::hosts() const {
+  const std::lock_guard lock(hosts_mutex_);
+  return hosts_;
 }
 
 void WorkerEngine::tick() {

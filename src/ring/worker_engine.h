@@ -34,6 +34,8 @@ class WorkerEngine {
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const StageCache& cache() const { return cache_; }
   [[nodiscard]] size_t sessions() const { return session_count_; }
+  void set_memory(uint64_t limit) { cache_.set_limit(limit); }
+  [[nodiscard]] std::vector<Digest> hosts() const;
 
  private:
   /// A client that has not said who it is, or is being told why not.
@@ -62,6 +64,7 @@ class WorkerEngine {
   bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);
   void tick();
+  void count_sessions();
   [[nodiscard]] wire::Bytes welcome() const;
   [[nodiscard]] wire::Bytes pong(const Session& session) const;
   void log(const std::string& line) const {
@@ -76,6 +79,8 @@ class WorkerEngine {
   wire::Wake wake_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> session_count_{0};
+  mutable std::mutex hosts_mutex_;  ///< guards hosts_
+  std::vector<Digest> hosts_;
   // The IO thread's.
   std::list<Stranger> strangers_;
   /// Whoever measures the way to here.
