@@ -97,6 +97,7 @@ class Chat {
         forget();
         continue;
       }
+      if (session_.room() != nullptr && answers_lobby(*line)) continue;
       const Status status = turn(*line, parameters);
       if (output_closed()) return kSuccess;
       if (!status.ok()) {
@@ -117,6 +118,16 @@ class Chat {
     if (!flags_.system.empty()) {
       messages_.push_back({{"role", "system"}, {"content", flags_.system}});
     }
+  }
+
+  /// "/allow DEVICE" and "/deny DEVICE": somebody asks to join the room.
+  bool answers_lobby(const std::string& line) {
+    const bool let_in = line.starts_with("/allow ");
+    if (!let_in && !line.starts_with("/deny ")) return false;
+    const std::string device = line.substr(line.find(' ') + 1);
+    const Status answered = session_.room()->answer_lobby(device, let_in);
+    if (!answered.ok()) note(answered.error().message + "\n");
+    return true;
   }
 
   Status turn(const std::string& line, const decode::SamplerParameters& parameters) {
@@ -214,6 +225,7 @@ int chat_command(Arguments arguments) {
       "Talks with a model. Each line of standard input is a message; what earlier turns left\n"
       "in the caches is used again.");
   own.model.add_all(flags);
+  own.model.add_room(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: 4096, at most the model's)");
   own.sampling.add(flags);

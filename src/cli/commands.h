@@ -19,6 +19,7 @@ int verify_command(Arguments arguments);
 int models_command(Arguments arguments);
 int hub_command(Arguments arguments);  ///< if built with TANDEM_HUB
 int room_command(Arguments arguments);
+int join_command(Arguments arguments);
 int devices_command(Arguments arguments);
 int settings_command(Arguments arguments);
 int probe_command(Arguments arguments);

@@ -52,6 +52,9 @@ class RoomReport {
   void laps(const std::vector<ring::StageReport>& stages, const std::string& state = "answering");
   /// True every two seconds: time for laps().
   bool due();
+  Status answer_lobby(const std::string& device, bool let_in) {
+    return host_->answer_lobby(device, let_in);
+  }
   /// What happened since the last call, for --json.
   nlohmann::ordered_json events();
 

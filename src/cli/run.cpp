@@ -147,6 +147,7 @@ int run_command(Arguments arguments) {
   flags.add_positional("PROMPT", own.prompt, "what to answer; - reads it from standard input",
                        true);
   own.model.add_all(flags);
+  own.model.add_room(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: what is needed, at least 4096)");
   own.sampling.add(flags);

@@ -118,10 +118,6 @@ void ModelFlags::add_all(Flags& flags) {
   add_model(flags);
   flags.add("--workers", "HOST:PORT,...", workers, "workers that hold layers, in their order");
   flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
-  flags.add("--room", "LINK", room,
-            "a room's devices hold layers: its link or code, @FILE, or - for standard input");
-  flags.add("--memory", "SIZE", room_memory,
-            "with --room: memory lent here to its answer (default: what there is); 0: no layers");
   flags.add("--split", "0-3,4-7,...", split,
             "layers of each worker; others run here (default: even shares)");
   add_key_flags(flags, key, identity);
@@ -137,6 +133,13 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("--experts-memory", "SIZE", experts_memory, kExpertsMemoryHelp);
   add_cache_flag(flags, cache);
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
+}
+
+void ModelFlags::add_room(Flags& flags) {
+  flags.add("--room", "LINK", room,
+            "a room's devices hold layers: link, code, @FILE, or - (standard input)");
+  flags.add("--memory", "SIZE", room_memory,
+            "with --room: memory lent here (default: what there is); 0: no layers");
 }
 
 uint32_t ModelFlags::host_threads() const {

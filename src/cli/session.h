@@ -61,7 +61,8 @@ struct ModelFlags {
   bool table = true;  ///< show who holds what, unless quiet
 
   void add_model(Flags& flags);  ///< -m
-  void add_all(Flags& flags);    ///< -m and all others
+  void add_all(Flags& flags);    ///< -m and all others but
+  void add_room(Flags& flags);   ///< --room, and --memory for it
   /// Threads of this process.
   [[nodiscard]] uint32_t host_threads() const;
   /// Threads of each process that --local starts.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "cli/bandwidth.h"
 #include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/hub_access.h"
@@ -26,10 +27,8 @@ struct JoinFlags {
   void add(Flags& flags) {
     flags.add("--join", "LINK", link,
               "lend to a room: its link or code, @FILE, or - for standard input");
-    flags.add("--name", "NAME", name,
-              "with --join: this device's name (default: the machine's, numbered if one runs)");
-    flags.add("--settings", "FILE", settings,
-              "with --join: TOML file of what is lent, and when, beside what is set at the hub");
+    flags.add("--name", "NAME", name, "with --join: this device's name (default: the machine's)");
+    flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
   }
   /// A flag that was given and means nothing without --join; or null.
   static const char* only(const Flags& flags) {
@@ -45,23 +44,33 @@ void finish(weights::PackedCache* cache) {
   cache->finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(700), nullptr, {});
 }
 
+/// As room::find_way(), with what this user's other device, the one that asks for answers, knows.
+Result<room::Way> find_way(const hub::Home& home, const std::string& link) {
+  auto own = room::find_way(home, link);
+  if (own.ok() && !own->link.key.empty()) return own;
+  TANDEM_ASSIGN(const hub::Home usual, hub::Home::open(hub::Home::usual_folder()));
+  auto other = room::find_way(usual, link);
+  if (!other.ok()) return own.ok() ? own : other;
+  if (own.ok()) other->pass = own->pass;
+  if (!own.ok()) other->pass.clear();  // it is good for one device alone
+  return other;
+}
+
 Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
                                                  const room::DeviceFolder& folder,
                                                  ring::WorkerOptions worker) {
   TANDEM_ASSIGN(const std::string link, secret_argument(flags.link));
   TANDEM_ASSIGN(hub::Home home, hub::Home::open(folder.path()));
-  TANDEM_ASSIGN(room::Way way, room::find_way(home, link));
-  if (way.link.hub.fingerprint.empty() || way.link.key.empty()) {
-    // A code, or a link without key: what this user's other devices know of it helps.
-    TANDEM_ASSIGN(const hub::Home usual, hub::Home::open(hub::Home::usual_folder()));
-    const auto known = room::find_way(usual, link);
-    if (known.ok()) way.link = known->link;
-  }
+  TANDEM_ASSIGN(room::Way way, find_way(home, link));
   room::AgentOptions options;
   options.name = folder.name();
   options.worker = std::move(worker);
   options.settings = flags.settings;
   options.cancel = &cancel_flag();
+  options.bandwidth = [threads = options.worker.threads] {
+    ThreadPool pool(threads);
+    return read_bandwidth(pool);
+  };
   options.waiting = [&home, &way] {
     note("waiting in the lobby of room " + way.link.code + " as device " +
          home.identity().device_id() + "\n");
@@ -118,7 +127,7 @@ int worker_command(Arguments arguments) {
       "reaches the address is served: use that in trusted networks only.");
   joining.add(flags);
   flags.add("--listen", "HOST:PORT", listen,
-            "address to listen at (default: 127.0.0.1:7000, with --join all); port 0 chooses one");
+            "address to listen at (default: 127.0.0.1:7000; --join: all, port 0)");
   flags.add_size("--memory", memory, "most memory for weights and KV caches (default: no limit)");
   flags.add("--threads", "N", threads, 1, 256, "threads (default: one a core)");
   flags.add("--models", "DIR", models,

@@ -18,6 +18,8 @@ constexpr auto kHubAway = 600s;  // for which a lease that nobody could renew st
 constexpr auto kLookAtRoom = 60s;
 constexpr auto kRetry = 2s;
 constexpr int kWaitSeconds = 25;
+constexpr auto kQuietFirst = 60s;  // before the memory is measured
+constexpr uint64_t kRoomToMeasure = uint64_t{4} << 30;
 
 uint64_t least_limit(uint64_t a, uint64_t b) {
   if (a == 0 || b == 0) return std::max(a, b);
@@ -159,7 +161,7 @@ Json Agent::report() const {
   report["contract"] = ring::contract_version();
   report["machine"] = machine_mark();
   report["loopback"] = loopback_mark();
-  if (options_.memory_bandwidth > 0) report["memory_bandwidth"] = options_.memory_bandwidth;
+  if (bandwidth_ > 0) report["memory_bandwidth"] = bandwidth_;
   if (!why_.empty()) report["why"] = why_;
   const hub::Condition now = condition();
   if (now.battery) report["battery"] = *now.battery;
@@ -183,7 +185,7 @@ void Agent::apply(const hub::OwnerSettings& owner) {
     other_limit = limit != limit_;
     why_ = why;
     limit_ = limit;
-    owner_ = owner;
+    if (changed || other_limit) beat_now_ = true;  // the others should know at once
   }
   grants_.pause(stopping_ ? "it is stopping" : why);
   if (other_limit) worker_->set_memory(limit);
@@ -202,14 +204,8 @@ bool Agent::beat(hub::Client& client) {
     log("the hub's settings are not understood: " + owner.error().message);
     return true;
   }
-  std::string before;
-  {
-    const std::lock_guard lock(mutex_);
-    before = why_;
-  }
-  apply(*owner);
-  const std::lock_guard lock(mutex_);
-  if (before != why_) beat_now_ = true;  // the others should know at once
+  owner_ = *owner;
+  apply(owner_);
   return true;
 }
 
@@ -236,8 +232,20 @@ void Agent::renew(hub::Client& client) {
   }
 }
 
+void Agent::measure_bandwidth(Clock::time_point started) {
+  const bool may = options_.worker.memory == 0 || options_.worker.memory >= kRoomToMeasure;
+  if (!options_.bandwidth || !may || Clock::now() - started < kQuietFirst) return;
+  if (worker_->sessions() != 0) return;
+  const double measured = options_.bandwidth();
+  options_.bandwidth = {};
+  const std::lock_guard lock(mutex_);
+  bandwidth_ = measured;
+  beat_now_ = true;
+}
+
 void Agent::keep_known() {
   auto client = connect();
+  const auto started = Clock::now();
   auto next_beat = Clock::now() + kBeat;
   auto next_look = Clock::now() + kLookAtRoom;
   while (!stopping_) {
@@ -251,11 +259,13 @@ void Agent::keep_known() {
         continue;
       }
     }
+    apply(owner_);  // hours come and go, and a file may have been changed
     bool asked = false;
     {
       const std::lock_guard lock(mutex_);
       asked = std::exchange(beat_now_, false);
     }
+    measure_bandwidth(started);
     bool good = true;
     if (asked || Clock::now() >= next_beat) {
       good = beat(*client);
@@ -329,6 +339,7 @@ void Agent::lease_all(hub::Client& client) {
 void Agent::take_jobs() {
   auto client = connect();
   int64_t after = 0;
+  bool away = false;
   while (!stopping_) {
     if (!client.ok() || client->status() == 401) {
       client = connect();
@@ -338,15 +349,17 @@ void Agent::take_jobs() {
       }
     }
     lease_all(*client);
-    const auto events = client->device_events(after, kWaitSeconds);
+    const auto events = client->device_events(after, away ? 0 : kWaitSeconds);
     if (!events.ok()) {
       if (stopping_) break;
+      away = true;
       hub_state(false, events.error().message);
       pause_for(kRetry);
       continue;
     }
     after = number_of(*events, "next");
-    bool settings = false;
+    // A hub that was away may have forgotten what it was told last.
+    bool settings = std::exchange(away, false);
     for (const Json& event : part_of(*events, "events")) {
       const std::string kind = text_of(event, "kind");
       settings = settings || kind == "settings";

@@ -27,7 +27,9 @@ struct AgentOptions {
   std::string name;  ///< of the device
   ring::WorkerOptions
       worker;  ///< `memory` is the most that is lent; `tls` and `admit` are not read
-  double memory_bandwidth = 0;                ///< bytes/s as measured; 0: not known
+  /// Measures how fast the memory is read, in bytes/s; takes a second, all threads, and up to 4
+  /// GiB. Called once, when nobody has used the device for a while. May be empty.
+  std::function<double()> bandwidth;
   std::filesystem::path settings;             ///< TOML file of the owner's settings, or empty
   std::function<void()> waiting;              ///< told once the device waits in the lobby
   const std::atomic<bool>* cancel = nullptr;  ///< ends start()
@@ -59,6 +61,7 @@ class Agent {
   bool beat(hub::Client& client);
   void apply(const hub::OwnerSettings& owner);
   void renew(hub::Client& client);
+  void measure_bandwidth(Clock::time_point started);
   void lease_all(hub::Client& client);
   Status take(hub::Client& client, const Json& job);
   [[nodiscard]] Json report() const;
@@ -80,10 +83,11 @@ class Agent {
   std::condition_variable changed_;
   bool beat_now_ = false;
   bool hub_here_ = true;
-  uint64_t limit_ = 0;  ///< memory lent as settings and flags have it; 0: no limit
-  std::string why_;     ///< why no work is taken, or empty
+  uint64_t limit_ = 0;    ///< memory lent as settings and flags have it; 0: no limit
+  double bandwidth_ = 0;  ///< bytes/s; 0: not measured
+  std::string why_;       ///< why no work is taken, or empty
   std::optional<std::string> ended_;
-  hub::OwnerSettings owner_;  ///< as the hub last said
+  hub::OwnerSettings owner_;  ///< as the hub last said; of start() and then of known_ alone
   std::thread known_;
   std::thread jobs_;
 };

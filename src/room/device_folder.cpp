@@ -58,7 +58,7 @@ Result<DeviceFolder> DeviceFolder::take(const std::filesystem::path& home, const
     TANDEM_ASSIGN(const int fd, lock(devices / numbered));
     if (fd >= 0) return DeviceFolder(devices / numbered, numbered, fd);
     if (!name.empty()) {
-      return Error{ErrorKind::kCancelled, "a worker called " + name + " runs here already"};
+      return invalid("a worker called " + name + " runs here already");
     }
   }
   return Error{ErrorKind::kMemory, "64 workers run here already"};

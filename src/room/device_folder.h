@@ -15,7 +15,7 @@ class DeviceFolder {
  public:
   /// The folder devices/NAME below `home`; without a name that of the machine's, or, where a worker
   /// runs already, the first free one of MACHINE-2, -3, ….
-  /// Errors: kInvalid (not a name), kCancelled (a worker of that name runs), kIo, kMemory (64 run).
+  /// Errors: kInvalid (not a name, or a worker of that name runs), kIo, kMemory (64 run).
   static Result<DeviceFolder> take(const std::filesystem::path& home, const std::string& name,
                                    const std::string& machine);
   /// Where the worker of that name, or the first one, has its folder.

@@ -73,6 +73,12 @@ Result<std::vector<Member>> Host::members() {
   return members;
 }
 
+Status Host::answer_lobby(const std::string& device, bool let_in) {
+  if (!let_in) return client_->answer_lobby(code(), device, false, "");
+  TANDEM_ASSIGN(const Json now, room());
+  return allow(*client_, way_.link, device, now);
+}
+
 std::string Host::label_of(const std::string& device) {
   const std::lock_guard lock(mutex_);
   const auto found = labels_.find(device);

@@ -51,6 +51,9 @@ class Host {
   Result<Json> room();
   Result<std::vector<Member>> members();
 
+  /// Lets a device of the lobby in, with the room's key, or sends it away. Errors as room::allow().
+  Status answer_lobby(const std::string& device, bool let_in);
+
   /// Waits until no other process is the room's host, and is it from then on. Errors: kCancelled,
   /// and the hub's.
   Status take_turn();
