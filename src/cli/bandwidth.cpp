@@ -71,33 +71,41 @@ uint64_t buffer_bytes() {
 
 }  // namespace
 
-double read_bandwidth(ThreadPool& pool) {
+ReadBandwidth::ReadBandwidth(ThreadPool& pool) : pool_(pool) {
   const uint64_t size = buffer_bytes();
-  if (size == 0) return 0;
+  if (size == 0) return;
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return 0;
+  if (memory == MAP_FAILED) return;
   ::madvise(memory, size, MADV_HUGEPAGE);
-  auto* bytes = static_cast<uint8_t*>(memory);
+  bytes_ = static_cast<uint8_t*>(memory);
+  size_ = size;
+  // Written once by the threads that read it, so that the pages exist and lie near them.
+  pool_.split(size / kPiece, 1, [&](uint64_t begin, uint64_t end) {
+    std::memset(bytes_ + begin * kPiece, 1, (end - begin) * kPiece);
+  });
+}
+
+ReadBandwidth::~ReadBandwidth() {
+  if (bytes_ != nullptr) ::munmap(bytes_, size_);
+}
+
+double ReadBandwidth::measure() {
+  if (bytes_ == nullptr) return 0;
   auto read = read_plain;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") != 0) read = read_avx2;
   if (__builtin_cpu_supports("avx512f") != 0) read = read_avx512;
 #endif
-  // Written once by the threads that read it, so that the pages exist and lie near them.
-  pool.split(size / kPiece, 1, [&](uint64_t begin, uint64_t end) {
-    std::memset(bytes + begin * kPiece, 1, (end - begin) * kPiece);
-  });
   std::atomic<uint64_t> seen{0};
   double best = 0;
-  for (int pass = 0; pass < 7; ++pass) {
+  for (int pass = 0; pass < 5; ++pass) {
     const auto start = std::chrono::steady_clock::now();
-    pool.split(size / kPiece, 1, [&](uint64_t begin, uint64_t end) {
-      seen |= read(bytes + begin * kPiece, (end - begin) * kPiece);
+    pool_.split(size_ / kPiece, 1, [&](uint64_t begin, uint64_t end) {
+      seen |= read(bytes_ + begin * kPiece, (end - begin) * kPiece);
     });
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(size) / time.count());
+    best = std::max(best, static_cast<double>(size_) / time.count());
   }
-  ::munmap(memory, size);
   return seen == 0 ? 0 : best;
 }
 

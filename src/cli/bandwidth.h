@@ -7,8 +7,23 @@
 
 namespace tandem::cli {
 
-/// Bytes a second of a plain streaming read by all threads of `pool`, over a buffer of at least
-/// four times the last cache; the best of several passes. 0 if there is no memory for the buffer.
-double read_bandwidth(ThreadPool& pool);
+/// Measures a plain streaming read by all threads of a pool, over a buffer of at least four times
+/// the last cache, which stays until the end. One thread at a time.
+class ReadBandwidth {
+ public:
+  /// `pool` must outlive this.
+  explicit ReadBandwidth(ThreadPool& pool);
+  ~ReadBandwidth();
+  ReadBandwidth(const ReadBandwidth&) = delete;
+  ReadBandwidth& operator=(const ReadBandwidth&) = delete;
+
+  /// Bytes a second, the best of a few passes. 0 if there was no memory for the buffer.
+  double measure();
+
+ private:
+  ThreadPool& pool_;
+  uint64_t size_ = 0;
+  uint8_t* bytes_ = nullptr;
+};
 
 }  // namespace tandem::cli

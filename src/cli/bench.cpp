@@ -25,17 +25,24 @@ struct BenchFlags {
   bool json = false;
 };
 
+/// What one round's answer took, so that its parts add up.
+struct Round {
+  double decode = 0;  ///< tokens a second
+  double pass_ms = 0;
+  double bandwidth = 0;  ///< bytes a second, the better of before and after it
+  std::vector<StageLine> lines;
+};
+
 struct Bench {
   double prefill = 0;  ///< tokens a second, median
-  double decode = 0;
-  double pass_ms = 0;
+  Round round;         ///< the one of the median decode rate
   uint64_t bytes_per_token = 0;
-  double bandwidth = 0;  ///< bytes a second
-  std::vector<StageLine> lines;
   std::optional<ProfileReport> profile;
 
   [[nodiscard]] double share() const {
-    return bandwidth > 0 ? static_cast<double>(bytes_per_token) * decode / bandwidth : 0;
+    return round.bandwidth > 0
+               ? static_cast<double>(bytes_per_token) * round.decode / round.bandwidth
+               : 0;
   }
 };
 
@@ -113,10 +120,13 @@ Result<Bench> measure(const BenchFlags& flags) {
   if (flags.depth != 0) {
     TANDEM_ASSIGN(before, deepen(conversation, session, flags.depth));
   }
+  ThreadPool pool(flags.model.local == 0
+                      ? flags.model.host_threads()
+                      : std::min(cores(), flags.model.local * flags.model.local_threads()));
+  ReadBandwidth memory(pool);
   std::vector<double> prefill;
-  std::vector<double> decode;
-  std::vector<double> pass;
-  std::vector<double> head;
+  std::vector<Round> rounds;
+  double bandwidth = 0;
   ProgressLine line;
   for (uint32_t round = 0; round <= flags.repeat; ++round) {
     line.show("rounds", round, flags.repeat + 1);
@@ -134,29 +144,28 @@ Result<Bench> measure(const BenchFlags& flags) {
     if (answer.finish == ring::Finish::kCancelled) {
       return Error{ErrorKind::kCancelled, "stopped"};
     }
+    // The host of a virtual machine may give it another share of its memory at any time.
+    const double before_it = bandwidth;
+    bandwidth = memory.measure();
+    Round result_of{answer.decode_tokens_per_second(), answer.pass_ms,
+                    std::max(before_it, bandwidth), stage_lines(session, answer.head_ms)};
     if (round == 0) {
       if (options.profile != nullptr) options.profile->reset();
       continue;
     }
     prefill.push_back(answer.prefill_tokens_per_second());
-    decode.push_back(answer.decode_tokens_per_second());
-    pass.push_back(answer.pass_ms);
-    head.push_back(answer.head_ms);
+    rounds.push_back(std::move(result_of));
   }
   line.clear();
   result.prefill = median(prefill);
-  result.decode = median(decode);
-  result.pass_ms = median(pass);
-  result.lines = stage_lines(session, median(head));
+  std::sort(rounds.begin(), rounds.end(),
+            [](const Round& a, const Round& b) { return a.decode < b.decode; });
+  result.round = std::move(rounds[rounds.size() / 2]);
   result.bytes_per_token = bytes_per_token(session, flags);
-  ThreadPool pool(flags.model.local == 0
-                      ? flags.model.host_threads()
-                      : std::min(cores(), flags.model.local * flags.model.local_threads()));
-  result.bandwidth = read_bandwidth(pool);
   if (options.profile != nullptr) {
     TANDEM_ASSIGN(const std::string isa, isa_used(flags.model.isa));
     result.profile = ProfileReport{options.profile->times(true), options.profile->times(false),
-                                   result.bandwidth, multiply_add_peak(pool, isa)};
+                                   result.round.bandwidth, multiply_add_peak(pool, isa)};
   }
   return result;
 }
@@ -164,13 +173,13 @@ Result<Bench> measure(const BenchFlags& flags) {
 std::string json_text(const Bench& bench) {
   nlohmann::ordered_json object;
   object["prefill_tokens_per_second"] = bench.prefill;
-  object["decode_tokens_per_second"] = bench.decode;
+  object["decode_tokens_per_second"] = bench.round.decode;
   object["bytes_per_token"] = bench.bytes_per_token;
-  object["read_bandwidth_bytes_per_second"] = bench.bandwidth;
+  object["read_bandwidth_bytes_per_second"] = bench.round.bandwidth;
   object["bandwidth_share"] = bench.share();
-  object["ms_per_pass"] = bench.pass_ms;
+  object["ms_per_pass"] = bench.round.pass_ms;
   object["stages"] = nlohmann::ordered_json::array();
-  for (const StageLine& line : bench.lines) {
+  for (const StageLine& line : bench.round.lines) {
     object["stages"].push_back({{"peer", line.peer},
                                 {"layers", line.layers},
                                 {"bytes", line.bytes},
@@ -184,19 +193,19 @@ std::string json_text(const Bench& bench) {
 std::string text(const Bench& bench, const BenchFlags& flags) {
   double computing = 0;
   std::vector<std::vector<std::string>> rows{{"device", "layers", "ms a pass", "ms a hop"}};
-  for (const StageLine& line : bench.lines) {
+  for (const StageLine& line : bench.round.lines) {
     computing += line.ms_per_pass;
     rows.push_back({line.peer, line.layers, number(line.ms_per_pass, 3),
                     line.peer == "host" ? "" : number(line.hop_ms, 3)});
   }
   return table(rows, {false, false, true, true}) + "prefill    " + number(bench.prefill, 1) +
          " tokens/s (" + std::to_string(flags.prompt) + " tokens)\ndecode     " +
-         number(bench.decode, 1) + " tokens/s (" + std::to_string(flags.generate) +
-         " tokens), a pass " + number(bench.pass_ms, 3) + " ms, of which " + number(computing, 3) +
-         " ms computing\nper token  " + bytes_text(bench.bytes_per_token) + " read\nmemory     " +
-         number(bench.bandwidth / 1e9, 1) + " GB/s read by this machine, " +
-         number(100 * bench.share(), 1) + " % of it reached by decoding\n" +
-         (bench.profile ? profile_text(*bench.profile) : "");
+         number(bench.round.decode, 1) + " tokens/s (" + std::to_string(flags.generate) +
+         " tokens), a pass " + number(bench.round.pass_ms, 3) + " ms, of which " +
+         number(computing, 3) + " ms computing\nper token  " + bytes_text(bench.bytes_per_token) +
+         " read\nmemory     " + number(bench.round.bandwidth / 1e9, 1) +
+         " GB/s read by this machine, " + number(100 * bench.share(), 1) +
+         " % of it reached by decoding\n" + (bench.profile ? profile_text(*bench.profile) : "");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 
 #include "text/detokenizer.h"
@@ -19,11 +20,9 @@ double milliseconds(Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-double median(std::vector<double>& values) {
+double mean(const std::vector<double>& values) {
   if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace
@@ -215,8 +214,8 @@ Result<Answer> Conversation::generate(const GenerateRequest& request) {
   }
   if (detokenizer) show(detokenizer->flush());
   if (request.hash_logits) answer.logits_sha256 = hash.digest();
-  answer.head_ms = median(head_ms);
-  answer.pass_ms = median(pass_ms);
+  answer.head_ms = mean(head_ms);
+  answer.pass_ms = mean(pass_ms);
   return answer;
 }
 

@@ -55,8 +55,8 @@ struct Answer {
   double prefill_seconds = 0;  ///< from the call to the first choice
   double decode_seconds = 0;   ///< from the first choice to the last
   uint32_t decode_passes = 0;  ///< choices after the first
-  double head_ms = 0;          ///< median of a pass's embedding, head and choice
-  double pass_ms = 0;          ///< median of a whole decode pass
+  double head_ms = 0;          ///< mean of a pass's embedding, head and choice
+  double pass_ms = 0;          ///< mean of a whole decode pass
 
   [[nodiscard]] double prefill_tokens_per_second() const;
   [[nodiscard]] double decode_tokens_per_second() const;

@@ -73,7 +73,7 @@ struct StageReport {
   uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;    ///< reserved on a worker; held by the host
   uint64_t load_bytes = 0;  ///< tensor bytes that the host sent it; 0 if it had them
-  double ms_per_pass = 0;   ///< median of the last 64 passes
+  double ms_per_pass = 0;   ///< of one token, mean since the last stages() or the one before
   /// Median time of one hop towards this stage beyond the stages' compute, over laps of one frame;
   /// measured per run of workers, and the same for each of its hops. 0 for the host.
   double hop_ms = 0;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ring/host.h"
+#include "ring/recent.h"
 #include "wire/messages.h"
 #include "wire/tcp.h"
 
@@ -41,6 +42,8 @@ struct Peer {
   Peer* upstream = nullptr;
   Peer* downstream = nullptr;
   bool relayed = false;
+  PassTotals reported;  ///< by the last stages()
+  double ms_per_pass = 0;
 
   /// "worker 127.0.0.1:4000 (layers 4-7)".
   [[nodiscard]] std::string name() const;

@@ -26,15 +26,6 @@ void copy_rows(const model::HiddenStates& from, uint32_t first, uint32_t count,
 
 }  // namespace
 
-double Recent::median() const {
-  auto values = values_;
-  const size_t count = std::min(count_, values.size());
-  if (count == 0) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(count / 2);
-  std::nth_element(values.begin(), middle, values.begin() + static_cast<ptrdiff_t>(count));
-  return *middle;
-}
-
 Lap::Lap(std::span<Station* const> stations, const LapOptions& options, Monitor& monitor,
          const wire::Wake& wake)
     : options_(options), monitor_(monitor), wake_(wake) {
@@ -136,7 +127,9 @@ Status Lap::compute(Stop& stop, size_t next) {
     if (!status.ok()) {
       return status.error().in("the host's layers " + text(stop.station->layers));
     }
-    stop.station->pass_ms.add(milliseconds(wire::Clock::now() - start));
+    const auto took =
+        std::chrono::duration_cast<std::chrono::microseconds>(wire::Clock::now() - start);
+    stop.station->totals.add(batch.tokens, static_cast<uint64_t>(took.count()));
   }
   arrive(index, next);
   return {};

@@ -3,7 +3,6 @@
 // host's own layers.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -15,22 +14,11 @@
 #include "ring/expectation.h"
 #include "ring/host_peer.h"
 #include "ring/monitor.h"
+#include "ring/recent.h"
 #include "ring/stage_cache.h"
 #include "wire/tcp.h"
 
 namespace tandem::ring {
-
-/// The last 64 values of something.
-class Recent {
- public:
-  void add(double value) { values_[count_++ % values_.size()] = value; }
-  /// 0 if there is none.
-  [[nodiscard]] double median() const;
-
- private:
-  std::array<double, 64> values_{};
-  size_t count_ = 0;
-};
 
 /// A stop of the ring as the host sees it: a stage of its own, or a run of workers that hand hidden
 /// states to each other, of which it sees the first's link in and the last's link out.
@@ -39,7 +27,9 @@ struct Station {
   // The host's own.
   std::unique_ptr<model::Stage> stage;
   std::unique_ptr<model::Sequence> sequence;
-  Recent pass_ms;
+  PassTotals totals;
+  PassTotals reported;  ///< by the last stages()
+  double ms_per_pass = 0;
   // Workers.
   std::vector<Peer*> peers;
   std::unique_ptr<wire::Connection> in;

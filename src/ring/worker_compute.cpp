@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,8 +37,6 @@ struct WorkerCompute::Lane {
   std::vector<State> states;
   model::HiddenStates hidden;
   Expectation expectation;
-  std::array<uint32_t, 64> times{};  ///< microseconds of the last passes
-  size_t timed = 0;
 
   model::Stage& stage() const { return *session->lease.stage->stage; }
 };
@@ -375,7 +372,12 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
                              " rows for " + std::to_string(header.tokens) + " tokens"));
     }
     times.add(header.tokens, took);
-    lane.times[lane.timed++ % lane.times.size()] = took;
+    session.stage_passes.fetch_add(1);
+    session.stage_us.fetch_add(took);
+    if (header.tokens == 1) {
+      session.single_passes.fetch_add(1);
+      session.single_us.fetch_add(took);
+    }
     next.compute_us += took;
     if (header.lap <= session.fence) {
       session.sent.fetch_add(1);
@@ -398,12 +400,6 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
   lane.expectation.sent(tokens, wire::Clock::now());
   // After the frame is on its way, so that they cost no latency.
   if (lane.in != nullptr) lane.in->acknowledge();
-  auto times = lane.times;
-  const size_t count = std::min(lane.timed, times.size());
-  if (count > 0) {
-    std::nth_element(times.begin(), times.begin() + count / 2, times.begin() + count);
-    session.median_us = times[count / 2];
-  }
 }
 
 }  // namespace tandem::ring

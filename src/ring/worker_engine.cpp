@@ -85,7 +85,10 @@ wire::Bytes WorkerEngine::pong(const Session& session) const {
   pong.sent = session.sent;
   pong.bytes_in = session.bytes_in;
   pong.bytes_out = session.bytes_out;
-  pong.median_us = session.median_us;
+  pong.stage_passes = session.stage_passes;
+  pong.stage_us = session.stage_us;
+  pong.single_passes = session.single_passes;
+  pong.single_us = session.single_us;
   pong.pass_ms = pass.running_ms;
   pong.allowed_ms = pass.allowed_ms;
   pong.busy = pass.busy ? 1 : 0;

@@ -62,7 +62,10 @@ struct Session {
   std::atomic<uint64_t> sent{0};
   std::atomic<uint64_t> bytes_in{0};
   std::atomic<uint64_t> bytes_out{0};
-  std::atomic<uint32_t> median_us{0};
+  std::atomic<uint64_t> stage_passes{0};
+  std::atomic<uint64_t> stage_us{0};
+  std::atomic<uint64_t> single_passes{0};
+  std::atomic<uint64_t> single_us{0};
 
   std::mutex out_mutex;                   ///< guards out
   std::shared_ptr<wire::Connection> out;  ///< the link out, for the IO thread to flush

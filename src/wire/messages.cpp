@@ -303,8 +303,10 @@ Result<Trouble> Trouble::decode(std::span<const std::byte> bytes) {
 
 Bytes Pong::encode() const {
   ByteWriter writer;
-  for (const uint64_t value : {passes, received, sent, bytes_in, bytes_out}) writer.write(value);
-  for (const uint32_t value : {median_us, pass_ms, allowed_ms}) writer.write(value);
+  for (const uint64_t value : {passes, received, sent, bytes_in, bytes_out, stage_passes, stage_us,
+                               single_passes, single_us})
+    writer.write(value);
+  for (const uint32_t value : {pass_ms, allowed_ms}) writer.write(value);
   writer.write(busy);
   return writer.release();
 }
@@ -313,10 +315,11 @@ Result<Pong> Pong::decode(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   Pong pong;
   for (uint64_t* value :
-       {&pong.passes, &pong.received, &pong.sent, &pong.bytes_in, &pong.bytes_out}) {
+       {&pong.passes, &pong.received, &pong.sent, &pong.bytes_in, &pong.bytes_out,
+        &pong.stage_passes, &pong.stage_us, &pong.single_passes, &pong.single_us}) {
     *value = reader.read<uint64_t>();
   }
-  for (uint32_t* value : {&pong.median_us, &pong.pass_ms, &pong.allowed_ms}) {
+  for (uint32_t* value : {&pong.pass_ms, &pong.allowed_ms}) {
     *value = reader.read<uint32_t>();
   }
   pong.busy = reader.read<uint8_t>();

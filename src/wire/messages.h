@@ -153,7 +153,10 @@ struct Pong {
   uint64_t sent = 0;      ///< frames that it handed on, or dropped behind a fence
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
-  uint32_t median_us = 0;   ///< median time of the session's last 64 passes
+  uint64_t stage_passes = 0;   ///< of this session, since its stage was loaded
+  uint64_t stage_us = 0;       ///< what they took
+  uint64_t single_passes = 0;  ///< those of one token
+  uint64_t single_us = 0;
   uint32_t pass_ms = 0;     ///< how long the pass under way has run; 0 if none is
   uint32_t allowed_ms = 0;  ///< how long it may
   uint8_t busy = 0;         ///< 1 while a pass of any session is under way

@@ -124,7 +124,7 @@ TEST(Messages, AreReadAsWrittenAndNothingElse) {
   expect_exact(Activate{});
   expect_exact(Dial{{}, {}, "127.0.0.1:4000"});
   expect_exact(Trouble{9, Blame::kUpstream, ErrorKind::kInvalid, true, "why"});
-  expect_exact(Pong{1, 2, 3, 4, 5, 6, 7, 8, 1});
+  expect_exact(Pong{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1});
   Measure measure;
   measure.warm_up = 3;
   measure.position = 77;

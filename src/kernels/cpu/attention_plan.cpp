@@ -7,14 +7,15 @@ namespace {
 
 // x = 256 * high + low with low in [-128, 127], in pairs of channels: [low pair, high pair].
 void split_query(const int16_t* query, uint32_t padded_dim, uint8_t* planes) {
+  auto* pairs = reinterpret_cast<int16_t*>(planes);
   for (uint32_t c = 0; c < padded_dim; c += 2) {
-    int16_t pairs[4];
     for (uint32_t i = 0; i < 2; ++i) {
-      pairs[i] = static_cast<int16_t>((query[c + i] & 255) < 128 ? query[c + i] & 255
-                                                                 : (query[c + i] & 255) - 256);
-      pairs[i + 2] = static_cast<int16_t>((query[c + i] - pairs[i]) / 256);
+      // In whole numbers: |x| <= kMaxActivation leaves room for the 128.
+      const int32_t x = query[c + i];
+      const int32_t high = (x + 128) >> 8;
+      pairs[c * 2 + i] = static_cast<int16_t>(x - high * 256);
+      pairs[c * 2 + 2 + i] = static_cast<int16_t>(high);
     }
-    std::memcpy(planes + size_t{c} * 4, pairs, sizeof(pairs));
   }
 }
 

@@ -11,21 +11,14 @@ constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
 // Memory that a thread reuses from step to step.
 struct Scratch {
   std::vector<float> floats;
-  std::vector<float> ordered;
   std::vector<int16_t> shorts;
-  std::vector<int16_t> values;
   std::vector<uint16_t> halves;
-  std::vector<int32_t> integers;
   std::vector<arithmetic::Rotation> rotations;
-  AttentionScratch attention;
   void grow(size_t n) {
     if (floats.size() < n) {
       floats.resize(n);
-      ordered.resize(n);
       shorts.resize(n);
-      values.resize(n);
       halves.resize(n);
-      integers.resize(n);
     }
   }
 };
@@ -33,17 +26,6 @@ struct Scratch {
 Scratch& scratch() {
   thread_local Scratch memory;
   return memory;
-}
-
-// A partly rotated head in the order that kernels::Rotary describes.
-void order_for_rotation(const float* x, uint32_t head_dim, const Rotary& rotary, float* out) {
-  const uint32_t pairs = rotary.channels / 2;
-  const uint32_t rest = head_dim / 2 - pairs;
-  for (uint32_t half = 0; half < 2; ++half) {
-    const float* own = x + rotary.channels + size_t{half} * rest;
-    float* to = std::copy_n(x + size_t{half} * pairs, pairs, out + size_t{half} * (head_dim / 2));
-    for (uint32_t i = 0; i < rest; ++i) to[i] = own[i] * rotary.rest;
-  }
 }
 
 }  // namespace
@@ -94,16 +76,20 @@ std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_head
   return std::make_unique<CpuKvCache>(layers, kv_heads, head_dim, options);
 }
 
-void CpuBackend::take_moved() {
+void CpuBackend::move_weights() {
   if (settled_) return;
-  if (mover_ == nullptr) mover_ = std::make_unique<WeightMover>(matrices_);
-  if (!mover_->take(matrices_)) return;
-  mover_.reset();
-  settled_ = true;
+  // Not before the first pass, whose answer is waited for; then so little that it is hardly felt.
+  const auto now = WeightMover::Clock::now();
+  if (pass_began_ != WeightMover::Clock::time_point{}) {
+    settled_ = mover_.move(matrices_, pool_, now + pass_time_ / 4);
+  }
+  if (settled_) mover_ = {};
 }
 
 Status CpuBackend::begin(uint32_t tokens) {
-  take_moved();
+  waiting_.clear();
+  move_weights();
+  pass_began_ = WeightMover::Clock::now();
   expert_memory_.begin_pass(matrices_);
   unreadable_ = {};
   finite_.store(true, std::memory_order_relaxed);
@@ -224,6 +210,7 @@ void CpuBackend::norm_floats(Floats in, const Norm& norm, Floats out) {
 }
 
 void CpuBackend::matmul(Activations in, std::span<const Product> products) {
+  prepare_waiting();
   const ActivationRows& rows = activations_[in.id];
   tasks_.clear();
   for (const Product& product : products) {
@@ -310,152 +297,15 @@ void CpuBackend::gated_gelu(Floats gate, Floats up, Activations out) {
   });
 }
 
-bool CpuBackend::head(const float* x, uint32_t head_dim, const Norm* norm, const Rotary& rotary,
-                      uint32_t token, int16_t* values, int32_t* exponent) {
-  Scratch& memory = scratch();
-  memory.grow(head_dim);
-  bool finite = true;
-  if (norm != nullptr) {
-    finite = apply(*norm, x, memory.shorts.data(), memory.floats.data());
-    x = memory.floats.data();
-  }
-  if (rotary.enabled && rotary.channels != 0 && rotary.channels != head_dim) {
-    order_for_rotation(x, head_dim, rotary, memory.ordered.data());
-    x = memory.ordered.data();
-  }
-  finite = kernels_.quantize(x, head_dim, values, exponent) && finite;
-  if (rotary.enabled) {
-    *exponent = kernels_.rotate(values, head_dim, *exponent,
-                                rotations_[rotary.table].data() + size_t{token} * (head_dim / 2),
-                                memory.integers.data());
-  }
-  return finite;
-}
-
-void CpuBackend::queries(Floats in, const Norm* norm, const Rotary& rotary, Heads out) {
-  FloatRows& rows = floats_[in.id];
-  HeadRows& result = heads_[out.id];
-  const size_t stride = rows.columns / result.heads;
-  each_token(rows.columns, [&](uint32_t t) {
-    for (uint32_t h = 0; h < result.heads; ++h) {
-      const size_t slot = size_t{t} * result.heads + h;
-      if (!head(rows.row(t) + h * stride, result.head_dim, norm, rotary, t,
-                result.values.data() + slot * result.padded_dim, &result.exponents[slot])) {
-        fail();
-      }
-    }
-  });
-}
-
-void CpuBackend::store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
-                             uint32_t layer, uint32_t position, StoreHead store) {
-  FloatRows& rows = floats_[in.id];
-  auto& kv_cache = static_cast<CpuKvCache&>(cache);
-  const uint32_t head_dim = kv_cache.view(layer, 0).head_dim;
-  each_token(rows.columns, [&](uint32_t t) {
-    Scratch& memory = scratch();
-    memory.grow(head_dim);
-    std::vector<int16_t>& values = memory.values;
-    for (uint32_t h = 0; h * head_dim < rows.columns; ++h) {
-      int32_t exponent = 0;
-      if (!head(rows.row(t) + size_t{h} * head_dim, head_dim, norm, rotary, t, values.data(),
-                &exponent)) {
-        fail();
-      }
-      (kv_cache.*store)(layer, h, position + t, values.data(), exponent);
-    }
-  });
-}
-
-void CpuBackend::keys(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
-                      uint32_t layer, uint32_t position) {
-  store_heads(in, norm, rotary, cache, layer, position, &CpuKvCache::store_key);
-}
-
-void CpuBackend::values(Floats in, KvCache& cache, uint32_t layer, uint32_t position) {
-  store_heads(in, nullptr, {}, cache, layer, position, &CpuKvCache::store_value);
-}
-
-void CpuBackend::attention(Heads queries, const KvCache& cache, const AttentionStep& step,
-                           Activations out) {
-  const auto& kv_cache = static_cast<const CpuKvCache&>(cache);
-  HeadRows& q = heads_[queries.id];
-  ActivationRows& result = activations_[out.id];
-  const uint32_t kv_heads = kv_cache.kv_heads();
-  const uint32_t group = q.heads / kv_heads;
-  std::vector<int32_t> sinks;
-  if (step.sinks.has_value()) {
-    for (const float logit : vectors_[step.sinks->id]) {
-      sinks.push_back(arithmetic::sink_score(logit));
-    }
-  }
-  // A task is some tokens of some heads that share a kv head: as many as profit from reading the
-  // cache together, and so few that a thread's scores stay within 18 MB.
-  constexpr uint32_t kMostRows = 16;
-  const auto parts = [](uint32_t count, uint32_t each) { return (count + each - 1) / each; };
-  const uint32_t heads = std::min(group, kMostRows);
-  const uint32_t head_parts = parts(group, heads);
-  uint32_t tokens = std::clamp(kMostRows / heads, 1U, tokens_);
-  const auto tasks = [&] { return kv_heads * parts(tokens_, tokens) * head_parts; };
-  // Threads share a task's positions where tasks alone would leave some idle and the joins between
-  // steps take less than what they save.
-  constexpr uint32_t kPositionsWorthSplitting = 1024;
-  uint32_t seen = step.position + tokens_;
-  if (step.window != 0) seen = std::min(seen, step.window + tokens_);
-  const uint32_t threads = pool_.threads();
-  const bool uneven = tasks() < 4 * threads && tasks() % threads != 0;
-  const bool together = threads > 1 && uneven && seen >= kPositionsWorthSplitting;
-  while (!together && tasks() < 2 * threads && tokens > 1) tokens = (tokens + 1) / 2;
-  const uint32_t token_parts = parts(tokens_, tokens);
-  const auto run = [&](uint32_t i, ThreadPool* pool) {
-    const uint32_t kv_head = i / (token_parts * head_parts);
-    const uint32_t t = i / head_parts % token_parts * tokens;
-    const uint32_t in_group = i % head_parts * heads;
-    const uint32_t h = kv_head * group + in_group;
-    const size_t slot = size_t{t} * q.heads + h;
-    AttentionTask task;
-    task.queries = q.values.data() + slot * q.padded_dim;
-    task.exponents = q.exponents.data() + slot;
-    task.query_stride = size_t{q.heads} * q.padded_dim;
-    task.exponent_stride = q.heads;
-    task.out_stride = result.columns;
-    task.tokens = std::min(tokens, tokens_ - t);
-    task.heads = std::min(heads, group - in_group);
-    task.position = step.position + t;
-    task.window = step.window;
-    task.constant = step.constant;
-    task.sinks = sinks.empty() ? nullptr : sinks.data() + h;
-    float* out_heads = head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim;
-    if (!kernels_.attention(kv_cache.view(step.layer, kv_head), task, pool, scratch().attention,
-                            out_heads)) {
-      exhausted_.store(true, std::memory_order_relaxed);
-    }
-  };
-  if (together) {
-    for (uint32_t i = 0; i < tasks(); ++i) run(i, &pool_);
-  } else {
-    pool_.split(tasks(), 1, [&](uint64_t begin, uint64_t end) {
-      for (uint64_t i = begin; i < end; ++i) run(static_cast<uint32_t>(i), nullptr);
-    });
-  }
-  each_token(result.columns, [&](uint32_t t) {
-    if (step.gated) {
-      const float* gate = floats_[step.gate.id].row(t);
-      for (uint32_t h = 0; h < q.heads; ++h) {
-        kernels_.gate(gate + (2 * size_t{h} + 1) * q.head_dim, q.head_dim,
-                      head_outputs_.data() + size_t{t} * result.columns + size_t{h} * q.head_dim);
-      }
-    }
-    quantize_row(head_outputs_.data() + size_t{t} * result.columns, result, t);
-  });
-}
-
 void CpuBackend::read(Floats in, uint32_t first, uint32_t count, std::span<float> out) {
+  prepare_waiting();
   FloatRows& rows = floats_[in.id];
   std::copy_n(rows.row(first), size_t{count} * rows.columns, out.data());
 }
 
 Status CpuBackend::finish() {
+  prepare_waiting();
+  pass_time_ = WeightMover::Clock::now() - pass_began_;
   if (!unreadable_.ok()) return unreadable_;
   if (exhausted_.load(std::memory_order_relaxed)) {
     return Error{ErrorKind::kMemory, "no memory for attention's scores"};

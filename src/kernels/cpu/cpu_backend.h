@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -90,6 +91,26 @@ class CpuBackend final : public Backend {
   // Every head's way into a cache.
   using StoreHead = void (CpuKvCache::*)(uint32_t layer, uint32_t kv_head, uint32_t position,
                                          const int16_t* values, int32_t exponent);
+  // A step that prepares heads, of queries or for a cache.
+  struct HeadStep {
+    Floats in;
+    uint32_t heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t stride = 0;  // from one head of `in` to the next
+    std::optional<Norm> norm;
+    Rotary rotary;
+    Heads out;                    // of queries
+    CpuKvCache* cache = nullptr;  // of keys and values
+    uint32_t layer = 0;
+    uint32_t position = 0;
+    StoreHead store = nullptr;
+  };
+  // Heads [first, end) of a token.
+  void prepare(const HeadStep& step, uint32_t token, uint32_t first, uint32_t end);
+  // Prepares all heads now, or in a pass of one token later.
+  void add(const HeadStep& step);
+  void prepare_waiting();
+  std::vector<HeadStep> waiting_;
   void store_heads(Floats in, const Norm* norm, const Rotary& rotary, KvCache& cache,
                    uint32_t layer, uint32_t position, StoreHead store);
   // Some tokens of a delta_net step, at most kRollbackWindow.
@@ -138,8 +159,8 @@ class CpuBackend final : public Backend {
   void activate(const GatedActivation& activation, const float* gate, const float* up,
                 ActivationRows& inner, uint32_t count);
   void second_products(const ExpertsStep& step, uint32_t columns);
-  // Takes what has been moved out of mapped files since the last pass.
-  void take_moved();
+  // Moves some weights out of mapped files: for a quarter of the time that the last pass took.
+  void move_weights();
   // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
   bool grow(uint32_t tokens);
   void fail() { finite_.store(false, std::memory_order_relaxed); }
@@ -152,8 +173,10 @@ class CpuBackend final : public Backend {
   std::atomic<bool> finite_{true};
   std::atomic<bool> exhausted_{false};
   std::vector<PackedMatrix> matrices_;
-  std::unique_ptr<WeightMover> mover_;  // while mapped matrices are moved
-  bool settled_ = false;                // none of matrices_ is to be moved
+  WeightMover mover_;
+  bool settled_ = false;  // none of matrices_ is to be moved
+  WeightMover::Clock::time_point pass_began_;
+  WeightMover::Clock::duration pass_time_{};
   std::vector<std::vector<float>> vectors_;
   std::vector<FloatRows> floats_;
   std::vector<ActivationRows> activations_;

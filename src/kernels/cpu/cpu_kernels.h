@@ -86,10 +86,10 @@ struct CacheView {
 };
 
 /// Offset of a key's channel within its block, and of a value's.
-inline size_t key_offset(uint32_t lane, uint32_t channel) {
+constexpr size_t key_offset(uint32_t lane, uint32_t channel) {
   return size_t{channel / 2} * 32 + size_t{lane} * 2 + channel % 2;
 }
-inline size_t value_offset(uint32_t lane, uint32_t channel, uint32_t padded_dim) {
+constexpr size_t value_offset(uint32_t lane, uint32_t channel, uint32_t padded_dim) {
   return size_t{lane / 2} * padded_dim * 2 + size_t{channel} * 2 + lane % 2;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/kv_cache.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "arithmetic/quantize.h"
 
@@ -188,8 +189,17 @@ size_t CpuKvCache::multiplier_offset(uint32_t slot, uint32_t channel) const {
 void CpuKvCache::store(const Place& place, uint32_t slot, const int16_t* values, int32_t exponent) {
   place.exponents[slot] = static_cast<int16_t>(exponent);
   if (bits_ == 16) {
-    for (uint32_t c = 0; c < head_dim_; ++c) {
-      place.vectors[place.offset(slot, c, padded_dim_)] = values[c];
+    int16_t* to = place.vectors + place.offset(slot, 0, padded_dim_);
+    if (place.key) {
+      static_assert(key_offset(0, 1) == 1 && key_offset(0, 2) == 2 * arithmetic::kBlock);
+      for (uint32_t c = 0; c + 1 < head_dim_; c += 2) {
+        std::memcpy(to + size_t{c} * arithmetic::kBlock, values + c, 2 * sizeof(int16_t));
+      }
+      if (head_dim_ % 2 != 0)
+        to[size_t{head_dim_ - 1} * arithmetic::kBlock] = values[head_dim_ - 1];
+    } else {
+      static_assert(value_offset(0, 1, 0) == 2);
+      for (uint32_t c = 0; c < head_dim_; ++c) to[size_t{c} * 2] = values[c];
     }
     return;
   }
@@ -200,6 +210,18 @@ void CpuKvCache::store(const Place& place, uint32_t slot, const int16_t* values,
     const int32_t m = arithmetic::narrow({values + first, count}, {q, count});
     place.multipliers[multiplier_offset(slot, first)] = static_cast<uint8_t>(m - 1);
     for (uint32_t c = 0; c < count; ++c) bytes[place.offset(slot, first + c, padded_dim_)] = q[c];
+  }
+}
+
+void CpuKvCache::touch(uint32_t layer, uint32_t kv_head, uint32_t position) const {
+  const uint32_t slot = position % kChunk;
+  const size_t size = bits_ == 16 ? sizeof(int16_t) : sizeof(int8_t);
+  for (const Place& place : {key_place(layer, kv_head, position / kChunk),
+                             value_place(layer, kv_head, position / kChunk)}) {
+    const uint32_t lines = place.key ? padded_dim_ / 2 : padded_dim_ / 16;
+    const auto* at =
+        reinterpret_cast<const uint8_t*>(place.vectors) + place.offset(slot, 0, padded_dim_) * size;
+    for (uint32_t i = 0; i < lines; ++i) __builtin_prefetch(at + size_t{i} * 32 * size, 1);
   }
 }
 

@@ -44,6 +44,9 @@ class CpuKvCache final : public KvCache {
   void store_value(uint32_t layer, uint32_t kv_head, uint32_t position, const int16_t* values,
                    int32_t exponent);
 
+  /// Asks for the memory that a head's key and value at a reserved position will lie in.
+  void touch(uint32_t layer, uint32_t kv_head, uint32_t position) const;
+
   /// Bytes of one chunk of one layer.
   static uint64_t chunk_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t bits = 16);
   /// Bytes that a layer with this window, 0 for none, comes to hold at `positions` positions, in

@@ -1,34 +1,44 @@
-// Brings weights out of mapped files into huge pages, beside the passes: a start does not wait for
-// the copy, and decoding reads memory of its own up to a seventh faster than mapped pages.
+// Brings weights out of mapped files into huge pages, between passes: a start does not wait for the
+// copy, and decoding reads memory of its own up to a seventh faster than mapped pages.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
+#include "base/block.h"
+#include "base/thread_pool.h"
 #include "kernels/packed.h"
 
 namespace tandem::kernels::cpu {
 
-/// A thread of low priority copies the mapped ones of a backend's matrices, one after another, a
-/// little ahead of their being taken, so that hardly more than the weights is in memory at once.
-/// Without memory for a copy, or without a thread, matrices stay where they are.
+/// Copies the mapped ones of a backend's matrices, one after another; what a matrix lay in is given
+/// back as soon as it is copied, so that hardly more than the weights is in memory at once. Without
+/// memory for a copy the rest stays where it is. One thread at a time.
 class WeightMover {
  public:
-  /// Starts with whatever of `matrices` is mapped; does nothing if that is none.
-  explicit WeightMover(std::span<const PackedMatrix> matrices);
-  /// Ends a copy that is under way.
-  ~WeightMover();
-  WeightMover(const WeightMover&) = delete;
-  WeightMover& operator=(const WeightMover&) = delete;
+  using Clock = std::chrono::steady_clock;
 
-  /// Puts what has been copied since in the places of the same matrices. For the one thread that
-  /// runs passes, between two of them. True once there is nothing left to move.
-  bool take(std::span<PackedMatrix> matrices);
+  /// Goes on with it, on all threads of `pool`, until `until` or a few megabytes beyond, and puts
+  /// what is complete in the places of the same matrices. Always with the same `matrices`, and not
+  /// during a pass. True once there is nothing left to move.
+  bool move(std::span<PackedMatrix> matrices, ThreadPool& pool, Clock::time_point until);
 
  private:
-  struct Work;
-  std::unique_ptr<Work> work_;  ///< null: nothing to move
+  bool place(const PackedMatrix& matrix);
+
+  size_t next_ = 0;               ///< matrices before it are done
+  std::shared_ptr<void> memory_;  ///< of huge pages, which small matrices share
+  size_t used_ = 0;
+  size_t room_ = 0;
+  bool exhausted_ = false;
+  // The matrix under way; empty between two.
+  Block<uint8_t> data_;
+  Block<float> row_scales_;
+  uint8_t* to_ = nullptr;  ///< where data_ lies
+  size_t copied_ = 0;
 };
 
 }  // namespace tandem::kernels::cpu
