@@ -1,6 +1,7 @@
 #include "cli/answer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ring/plan.h"
 
@@ -55,6 +56,25 @@ std::string report(const ring::Answer& answer, const std::vector<StageLine>& lin
             number(answer.pass_ms, 2) + " ms, of which " + number(computing, 2) + " ms computing";
   }
   return text + "\n";
+}
+
+nlohmann::ordered_json events_json(const std::vector<ring::Event>& events) {
+  auto list = nlohmann::ordered_json::array();
+  for (const ring::Event& event : events) {
+    list.push_back({{"at_ms", std::round(event.at_ms)},
+                    {"kind", std::string(name(event.kind))},
+                    {"peer", event.peer},
+                    {"text", event.text}});
+  }
+  return list;
+}
+
+ring::Listener event_notes(bool quiet) {
+  if (quiet || !on_terminal()) return {};
+  // On lines of their own: the answer's text may be in the middle of one.
+  return [](const ring::Event& event) {
+    note("\n" + styled(Style::kDim, "[" + event.text + "]") + "\n");
+  };
 }
 
 uint32_t context_for(const ModelFlags& flags, uint64_t prompt_tokens, uint32_t max_tokens) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,11 @@ std::vector<StageLine> stage_lines(Session& session, double head_ms);
 
 /// Speeds, and the time of each stage and hop, for people.
 std::string report(const ring::Answer& answer, const std::vector<StageLine>& lines);
+
+/// What happened to the ring, as JSON; for `events` of an answer.
+nlohmann::ordered_json events_json(const std::vector<ring::Event>& events);
+/// Says on a terminal what happens to the ring, unless `quiet`.
+ring::Listener event_notes(bool quiet);
 
 /// The reserve of positions for a prompt and its answer: at least 4,096 where the model has them.
 uint32_t context_for(const ModelFlags& flags, uint64_t prompt_tokens, uint32_t max_tokens);

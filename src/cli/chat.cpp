@@ -152,6 +152,7 @@ class Chat {
       }
       return flags_.json || write_out(piece);
     };
+    request.on_event = room_events(event_notes(flags_.model.quiet), session_.room());
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
     messages_ = std::move(messages);
     messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
@@ -165,7 +166,8 @@ class Chat {
       object["reused_tokens"] = answer.reused_tokens;
       object["finish"] = std::string(name(answer.finish));
       object["logits_sha256"] = hex(answer.logits_sha256);
-      if (session_.room() != nullptr) object["events"] = session_.room()->events();
+      object["events"] =
+          session_.room() != nullptr ? session_.room()->events() : events_json(answer.events);
       write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       return {};
     }
@@ -226,6 +228,7 @@ int chat_command(Arguments arguments) {
       "in the caches is used again.");
   own.model.add_all(flags);
   own.model.add_room(flags);
+  own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: 4096, at most the model's)");
   own.sampling.add(flags);

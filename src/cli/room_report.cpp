@@ -104,11 +104,19 @@ std::string left_out_text(const room::Deal& deal) {
   return text;
 }
 
-RoomReport::RoomReport(std::shared_ptr<room::Host> host, room::Deal deal)
-    : host_(std::move(host)), deal_(std::move(deal)) {
+RoomReport::RoomReport(std::shared_ptr<room::Host> host, room::DealOptions options, room::Deal deal)
+    : host_(std::move(host)), options_(std::move(options)) {
+  take(std::move(deal));
+}
+
+void RoomReport::take(room::Deal deal) {
+  deal_ = std::move(deal);
   std::string text;
   for (const ring::RingWorker& worker : deal_.workers) {
     text += (text.empty() ? "" : ", ") + worker.label() + " " + ring::text(worker.layers);
+    for (const room::Member& member : deal_.members) {
+      if (member.label == worker.label()) met_[worker.address] = member;
+    }
   }
   host_->happenings().add("planned", "", text.empty() ? "all layers on the host" : text);
   for (const auto& [label, why] : deal_.left_out) host_->happenings().add("left_out", label, why);
@@ -116,6 +124,41 @@ RoomReport::RoomReport(std::shared_ptr<room::Host> host, room::Deal deal)
     host_->happenings().add("left_out", deal_.input.devices[device].id,
                             std::string(ring::name(reason)));
   }
+}
+
+Result<std::vector<ring::RingWorker>> RoomReport::replan(const std::vector<std::string>& lost) {
+  room::DealOptions options = options_;
+  options.measure = false;  // the devices are in the middle of an answer
+  std::string names;
+  for (const std::string& address : lost) {
+    const auto member = met_.find(address);
+    if (member == met_.end()) continue;
+    options.without.push_back(member->second.device);
+    names += (names.empty() ? "" : ", ") + member->second.label;
+    last_.erase(member->second.device);
+  }
+  TANDEM_ASSIGN(room::Deal dealt, room::deal(*host_, options));
+  if (dealt.plan.shortage) {
+    return Error{ErrorKind::kMemory, "room " + host_->code() + " is short without " + names + ": " +
+                                         shortage_text(dealt.input, *dealt.plan.shortage)};
+  }
+  phases_.clear();
+  take(std::move(dealt));
+  return deal_.workers;
+}
+
+void RoomReport::happened(const ring::Event& event) {
+  const auto member = met_.find(event.peer);
+  host_->happenings().add(std::string(name(event.kind)),
+                          member == met_.end() ? event.peer : member->second.label, event.text);
+}
+
+ring::Listener room_events(ring::Listener other, RoomReport* room) {
+  if (room == nullptr) return other;
+  return [other = std::move(other), room](const ring::Event& event) {
+    room->happened(event);
+    if (other) other(event);
+  };
 }
 
 RoomReport::~RoomReport() {
@@ -199,7 +242,7 @@ nlohmann::ordered_json RoomReport::events() {
   for (; told_ < all.size(); ++told_) {
     const room::Happening& one = all[told_];
     nlohmann::ordered_json event{{"at_ms", one.at_ms}, {"kind", one.kind}};
-    if (!one.device.empty()) event["device"] = one.device;
+    if (!one.device.empty()) event["peer"] = one.device;
     if (!one.text.empty()) event["text"] = one.text;
     list.push_back(std::move(event));
   }

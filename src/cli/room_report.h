@@ -37,7 +37,8 @@ std::string left_out_text(const room::Deal& deal);
 /// A dealt room, and what it is told of while its devices load and compute.
 class RoomReport {
  public:
-  RoomReport(std::shared_ptr<room::Host> host, room::Deal deal);
+  /// `options` are those that led to `deal`; what they refer to has to outlive this.
+  RoomReport(std::shared_ptr<room::Host> host, room::DealOptions options, room::Deal deal);
   /// Tells the room that nobody asks any more.
   ~RoomReport();
   RoomReport(const RoomReport&) = delete;
@@ -55,18 +56,29 @@ class RoomReport {
   Status answer_lobby(const std::string& device, bool let_in) {
     return host_->answer_lobby(device, let_in);
   }
+  /// Deals the layers out anew, without the workers at these addresses: for RingOptions::replan.
+  Result<std::vector<ring::RingWorker>> replan(const std::vector<std::string>& lost);
+  /// Takes note of what happens to the ring.
+  void happened(const ring::Event& event);
   /// What happened since the last call, for --json.
   nlohmann::ordered_json events();
 
  private:
   [[nodiscard]] std::string device_of(const std::string& label) const;
 
+  void take(room::Deal deal);
+
   std::shared_ptr<room::Host> host_;
+  room::DealOptions options_;
   room::Deal deal_;
-  std::map<std::string, room::Json> last_;  ///< placement by device
+  std::map<std::string, room::Member> met_;  ///< members by the address that they were reached at
+  std::map<std::string, room::Json> last_;   ///< placement by device
   std::map<std::string, int> phases_;
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
   size_t told_ = 0;
 };
+
+/// A listener that tells `other` (which may be empty) and `room` (which may be null).
+ring::Listener room_events(ring::Listener other, RoomReport* room);
 
 }  // namespace tandem::cli

@@ -59,7 +59,7 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   object["ms_per_pass"] = answer.pass_ms;
   object["prefill_tokens_per_second"] = answer.prefill_tokens_per_second();
   object["decode_tokens_per_second"] = answer.decode_tokens_per_second();
-  if (room != nullptr) object["events"] = room->events();
+  object["events"] = room != nullptr ? room->events() : events_json(answer.events);
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -107,6 +107,7 @@ Result<int> answer_prompt(RunFlags& flags) {
       line.clear();
     }
   };
+  request.on_event = room_events(event_notes(flags.model.quiet), session.room());
   TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
   line.clear();
   if (!flags.state.empty()) {
@@ -148,6 +149,7 @@ int run_command(Arguments arguments) {
                        true);
   own.model.add_all(flags);
   own.model.add_room(flags);
+  own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: what is needed, at least 4096)");
   own.sampling.add(flags);

@@ -142,6 +142,14 @@ void ModelFlags::add_room(Flags& flags) {
             "with --room: memory lent here (default: what there is); 0: no layers");
 }
 
+void ModelFlags::add_recovery(Flags& flags) {
+  recover = true;
+  flags.add("--spares", "HOST:PORT=0-3,...", spares,
+            "workers that load these layers too, and take over from who has them");
+  flags.add("--no-recovery", no_recovery,
+            "end the answer when a worker leaves, instead of going on without it");
+}
+
 uint32_t ModelFlags::host_threads() const {
   return threads != 0 ? threads : cores();
 }
@@ -174,6 +182,12 @@ Status ModelFlags::check() const {
   }
   if (!key.empty() && local != 0) {
     return invalid("--key needs --workers: workers of --local are this program's own");
+  }
+  if (!spares.empty() && local == 0 && workers.empty()) {
+    return invalid("--spares needs --workers: there is nobody to take over from");
+  }
+  if (!spares.empty() && no_recovery) {
+    return invalid("--spares and --no-recovery exclude each other");
   }
   if (key.empty() && !identity.empty()) return invalid("--identity needs --key");
   if (plan == "auto" && !split.empty()) {
@@ -318,6 +332,22 @@ Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
   return result;
 }
 
+Result<std::vector<ring::RingWorker>> parse_spares(const std::string& text, uint32_t layers) {
+  std::vector<ring::RingWorker> spares;
+  if (text.empty()) return spares;
+  for (const std::string& one : split_commas(text)) {
+    const auto equals = one.rfind('=');
+    if (equals == std::string::npos) {
+      return invalid("--spares '" + one.substr(0, 300) + "', expected HOST:PORT=FIRST-LAST");
+    }
+    auto range = ring::parse_split(one.substr(equals + 1), layers, 1);
+    if (!range.ok()) return range.error().in("--spares");
+    TANDEM_ASSIGN(auto parts, wire::split_pin(one.substr(0, equals)));
+    spares.push_back({std::move(parts.first), range->front(), parts.second});
+  }
+  return spares;
+}
+
 Result<model::StageOptions> own_stages(const ModelFlags& flags,
                                        std::shared_ptr<weights::PackedCache> cache) {
   model::StageOptions options;
@@ -395,6 +425,13 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
+  ring.survive = flags.recover && !flags.no_recovery;
+  TANDEM_ASSIGN(ring.spares, parse_spares(flags.spares, config.layers));
+  if (session.room_ != nullptr) {
+    ring.replan = [room = session.room_](const std::vector<std::string>& lost) {
+      return room->replan(lost);
+    };
+  }
   ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
     progress->event(event);
     if (room != nullptr) room->loading(event);
@@ -428,7 +465,7 @@ Result<std::vector<ring::RingWorker>> Session::deal(const ModelFlags& flags, con
                                          shortage_text(dealt.input, *dealt.plan.shortage) +
                                          left_out_text(dealt)};
   }
-  room_ = std::make_shared<RoomReport>(options.room, std::move(dealt));
+  room_ = std::make_shared<RoomReport>(options.room, std::move(deal), std::move(dealt));
   if (!flags.quiet) note(room_->plan_text());
   return room_->workers();
 }

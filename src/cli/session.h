@@ -57,12 +57,17 @@ struct ModelFlags {
   uint32_t context = 0;        ///< 0: what the command needs
   std::string experts_memory;  ///< a size, or empty: all experts are in memory
   std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
+  std::string spares;          ///< workers with the layers that they are ready to take over
+  bool recover = false;        ///< the command lets an answer go on without a worker that leaves
+  bool no_recovery = false;    ///< its user does not want that
   bool quiet = false;
   bool table = true;  ///< show who holds what, unless quiet
 
   void add_model(Flags& flags);  ///< -m
   void add_all(Flags& flags);    ///< -m and all others but
-  void add_room(Flags& flags);   ///< --room, and --memory for it
+  void add_room(Flags& flags);   ///< --room, and --memory for it; and
+  /// --spares and --no-recovery, for commands that answer.
+  void add_recovery(Flags& flags);
   /// Threads of this process.
   [[nodiscard]] uint32_t host_threads() const;
   /// Threads of each process that --local starts.
@@ -108,6 +113,8 @@ struct Text {
 Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
                                                    const weights::Checkpoint& checkpoint,
                                                    std::unique_ptr<ring::LocalWorkers>& local);
+/// Reads "HOST:PORT=0-3,HOST:PORT#FINGERPRINT=4-7". Error: kInvalid.
+Result<std::vector<ring::RingWorker>> parse_spares(const std::string& text, uint32_t layers);
 /// TLS with the room's key and this device's certificate from these files; null without a key.
 /// Errors: kIo, kInvalid.
 Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,

@@ -69,7 +69,7 @@ Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
   options.cancel = &cancel_flag();
   options.bandwidth = [threads = options.worker.threads] {
     ThreadPool pool(threads);
-    return read_bandwidth(pool);
+    return ReadBandwidth(pool).measure();
   };
   options.waiting = [&home, &way] {
     note("waiting in the lobby of room " + way.link.code + " as device " +

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "text/detokenizer.h"
 
@@ -15,6 +17,10 @@ using Clock = std::chrono::steady_clock;
 /// Tokens in one call to the ring while the prompt runs: enough that the pipeline's filling and
 /// draining between calls is lost in the noise, few enough that progress is seen.
 constexpr size_t kPromptChunk = 2048;
+/// How many failures one after the other, without a token between them, are no chance any more.
+constexpr uint32_t kMostFailures = 6;
+/// And when no further attempt begins.
+constexpr auto kMostTrouble = std::chrono::seconds(60);
 
 double milliseconds(Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
@@ -67,8 +73,9 @@ Status Conversation::check(const GenerateRequest& request) const {
 }
 
 Status Conversation::prepare(const std::vector<uint32_t>& prompt) {
-  if (broken_) {
+  if (broken_ || ring_.wants_replan()) {
     held_.clear();
+    broken_ = true;
     TANDEM_TRY(ring_.reset());
     broken_ = false;
   }
@@ -79,15 +86,15 @@ Status Conversation::prepare(const std::vector<uint32_t>& prompt) {
   if (shared < held_.size()) {
     const auto reached = ring_.go_back(static_cast<uint32_t>(shared));
     if (!reached.ok()) {
-      broken_ = true;
-      return reached.error();
+      held_.resize(shared);
+      return recover(reached.error());
     }
     held_.resize(*reached);
   }
   return {};
 }
 
-Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, uint32_t want) {
+Result<model::HiddenStates> Conversation::pass(std::span<const uint32_t> tokens, uint32_t want) {
   const auto position = static_cast<uint32_t>(held_.size());
   const auto start = Clock::now();
   TANDEM_ASSIGN(model::HiddenStates hidden, ends_.embed(tokens, position));
@@ -97,28 +104,88 @@ Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, 
     held_.insert(held_.end(), tokens.begin(), tokens.end());
   } else if (result.error().kind == ErrorKind::kCancelled) {
     held_.resize(std::min<size_t>(held_.size(), ring_.length()));
-  } else {
-    broken_ = true;
   }
   return result;
 }
 
+Result<model::HiddenStates> Conversation::run(std::span<const uint32_t> tokens, uint32_t want) {
+  for (;;) {
+    auto result = pass(tokens, want);
+    if (result.ok()) failures_ = 0;
+    if (result.ok() || result.error().kind == ErrorKind::kCancelled) return result;
+    TANDEM_TRY(recover(result.error()));
+  }
+}
+
+size_t Conversation::chunk() const {
+  // Between two chunks the pipeline drains, which costs nothing where there is only one stage.
+  return ring_.recurrent() && ring_.stage_count() == 1 ? kCheckpointTokens : kPromptChunk;
+}
+
+Status Conversation::replay(std::span<const uint32_t> tokens) {
+  while (!tokens.empty()) {
+    TANDEM_TRY(ring_.keep());
+    const auto now = tokens.first(std::min(tokens.size(), chunk()));
+    const auto hidden = pass(now, 0);
+    if (!hidden.ok()) return hidden.error();
+    tokens = tokens.subspan(now.size());
+  }
+  return {};
+}
+
+Status Conversation::recover(const Error& error) {
+  broken_ = true;
+  const std::vector<uint32_t> tokens = std::exchange(held_, {});
+  if (!ring_.survives() || error.kind != ErrorKind::kPeer) return error;
+  Error last = error;
+  if (failures_ == 0) failing_since_ = Clock::now();
+  for (;;) {
+    if (++failures_ > kMostFailures || Clock::now() - failing_since_ > kMostTrouble) {
+      return last.in("gave up after " + std::to_string(failures_ - 1) +
+                     " failures one after the other, the last of which was");
+    }
+    TANDEM_TRY(ring_.reset());
+    const auto start = Clock::now();
+    if (!tokens.empty()) {
+      tell({Event::Kind::kReplaying, "", std::to_string(tokens.size()) + " tokens run again"});
+    }
+    const Status status = replay(tokens);
+    if (status.ok() || status.error().kind == ErrorKind::kCancelled) {
+      // Cancelled, the ring holds a beginning of it, as it should.
+      broken_ = false;
+      if (!status.ok()) return status;
+      const auto took = static_cast<int64_t>(milliseconds(Clock::now() - start));
+      tell({Event::Kind::kGoesOn, "",
+            "the answer goes on, after " + std::to_string(took) + " ms of running tokens again"});
+      return {};
+    }
+    if (status.error().kind != ErrorKind::kPeer) return status;
+    held_.clear();
+    last = status.error();
+  }
+}
+
 Status Conversation::keep() {
-  Status status = ring_.keep();
-  if (!status.ok()) broken_ = true;
-  return status;
+  for (;;) {
+    const Status status = ring_.keep();
+    if (status.ok()) return status;
+    TANDEM_TRY(recover(status.error()));
+  }
+}
+
+void Conversation::tell(Event event) {
+  event.at_ms = milliseconds(Clock::now() - start_);
+  events_.push_back(event);
+  if (request_ != nullptr && request_->on_event) request_->on_event(event);
 }
 
 Result<model::HiddenStates> Conversation::prefill(const GenerateRequest& request) {
   const std::span<const uint32_t> prompt(request.prompt);
   const size_t first = held_.size();
-  // Between two chunks the pipeline drains, which costs nothing where there is only one stage.
-  const size_t most =
-      ring_.recurrent() && ring_.stage_count() == 1 ? kCheckpointTokens : kPromptChunk;
   for (;;) {
     TANDEM_TRY(keep());
     const size_t begin = held_.size();
-    const size_t count = std::min(prompt.size() - begin, most);
+    const size_t count = std::min(prompt.size() - begin, chunk());
     const bool last = begin + count == prompt.size();
     auto hidden = run(prompt.subspan(begin, count), last ? 1 : 0);
     if (!hidden.ok()) return hidden;
@@ -133,9 +200,22 @@ Result<model::HiddenStates> Conversation::prefill(const GenerateRequest& request
 
 Result<Answer> Conversation::generate(const GenerateRequest& request) {
   TANDEM_TRY(check(request));
+  start_ = Clock::now();
+  request_ = &request;
+  events_.clear();
+  failures_ = 0;
+  ring_.listen([this](const Event& event) { tell(event); });
+  auto result = answer(request);
+  ring_.listen({});
+  request_ = nullptr;
+  if (result.ok()) result->events = std::move(events_);
+  return result;
+}
+
+Result<Answer> Conversation::answer(const GenerateRequest& request) {
   Answer answer;
   answer.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
-  const auto start = Clock::now();
+  const auto start = start_;
   TANDEM_TRY(prepare(request.prompt));
   answer.reused_tokens = static_cast<uint32_t>(held_.size());
 

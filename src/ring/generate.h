@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -33,6 +34,8 @@ struct GenerateRequest {
   std::function<bool(std::string_view text)> on_text;
   /// Called while the prompt runs, with the tokens done and in all. May be empty.
   std::function<void(uint32_t done, uint32_t total)> on_prompt;
+  /// Called when something happens to the ring, on the thread of generate(). May be empty.
+  Listener on_event;
 };
 
 /// Why an answer ended.
@@ -57,6 +60,7 @@ struct Answer {
   uint32_t decode_passes = 0;  ///< choices after the first
   double head_ms = 0;          ///< mean of a pass's embedding, head and choice
   double pass_ms = 0;          ///< mean of a whole decode pass
+  std::vector<Event> events;   ///< what happened to the ring meanwhile
 
   [[nodiscard]] double prefill_tokens_per_second() const;
   [[nodiscard]] double decode_tokens_per_second() const;
@@ -85,9 +89,11 @@ class Conversation {
   /// empty cache. Where layers are recurrent, what follows the last checkpoint within that
   /// beginning: there is one of the end of each prompt (good for each of its last positions), one
   /// of the end of each turn, and one for every kCheckpointTokens, thinned out to as many as there
-  /// may be. After kPeer the next call puts the ring together again and runs everything.
-  /// Errors: kInvalid (a parameter, or a prompt that leaves no position to answer in), kPeer, …;
-  /// being cancelled is no error.
+  /// may be. After kPeer the next call puts the ring together again and runs everything; where the
+  /// ring survives(), this call does, and goes on from where it was with the same bits.
+  /// Errors: kInvalid (a parameter, or a prompt that leaves no position to answer in), kPeer (with
+  /// a ring that survives: nobody could take over, or failures came one after the other without a
+  /// token between them), …; being cancelled is no error.
   Result<Answer> generate(const GenerateRequest& request);
 
   /// What the caches hold, to go on with in another process; `identity` of all layers. Errors as
@@ -102,8 +108,17 @@ class Conversation {
 
  private:
   [[nodiscard]] Status check(const GenerateRequest& request) const;
+  Result<Answer> answer(const GenerateRequest& request);
   [[nodiscard]] Status prepare(const std::vector<uint32_t>& prompt);
+  /// One call of the ring for tokens that follow those held.
+  [[nodiscard]] Result<model::HiddenStates> pass(std::span<const uint32_t> tokens, uint32_t want);
+  /// The same, and whatever it takes to get there.
   [[nodiscard]] Result<model::HiddenStates> run(std::span<const uint32_t> tokens, uint32_t want);
+  /// After `error`: puts the ring together again and fills its caches with what was held.
+  [[nodiscard]] Status recover(const Error& error);
+  [[nodiscard]] Status replay(std::span<const uint32_t> tokens);
+  [[nodiscard]] size_t chunk() const;
+  void tell(Event event);
   [[nodiscard]] Result<model::HiddenStates> prefill(const GenerateRequest& request);
   [[nodiscard]] Status keep();
   [[nodiscard]] bool cancelled() const { return cancel_ != nullptr && cancel_->load(); }
@@ -117,6 +132,13 @@ class Conversation {
   std::vector<uint32_t> held_;
   bool broken_ = false;  ///< the ring failed and needs a reset
   double ends_ms_ = 0;   ///< embedding of the pass under way
+
+  // Of the answer under way.
+  const GenerateRequest* request_ = nullptr;
+  std::chrono::steady_clock::time_point start_;
+  std::vector<Event> events_;
+  uint32_t failures_ = 0;  ///< since the last token or chunk of the prompt
+  std::chrono::steady_clock::time_point failing_since_;
 };
 
 }  // namespace tandem::ring

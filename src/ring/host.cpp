@@ -44,6 +44,15 @@ Status Ring::read_state(std::span<const std::byte> bytes) {
 Status Ring::reset() {
   return state_->reset();
 }
+bool Ring::survives() const {
+  return state_->survives();
+}
+bool Ring::wants_replan() const {
+  return state_->wants_replan();
+}
+void Ring::listen(Listener listener) {
+  state_->listen(std::move(listener));
+}
 uint32_t Ring::length() const {
   return state_->length();
 }
@@ -58,6 +67,30 @@ Status Ring::drop(uint32_t slot) {
 }
 std::vector<StageReport> Ring::stages() {
   return state_->stages();
+}
+
+void RingState::listen(Listener listener) {
+  listener_ = std::move(listener);
+  hand_out();
+}
+
+void RingState::emit(Event::Kind kind, const std::string& peer, const std::string& text) {
+  untold_.push_back({kind, peer, text});
+  hand_out();
+}
+
+void RingState::collect() {
+  if (monitor_ == nullptr || !monitor_->events()) return;
+  for (Event& event : monitor_->take_events()) {
+    if (event.kind == Event::Kind::kSlow) slow_ = event.peer;
+    untold_.push_back(std::move(event));
+  }
+  hand_out();
+}
+
+void RingState::hand_out() {
+  if (!listener_) return;
+  for (const Event& event : std::exchange(untold_, {})) listener_(event);
 }
 
 Status RingState::alive() const {
@@ -108,7 +141,8 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.width = options_.config.hidden_size;
   // A lap of control only is short, and half of one would leave the stages apart.
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
-  monitor_->begin();
+  if (options_.survive) options.on_events = [this] { collect(); };
+  monitor_->begin(hidden.tokens());
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
   monitor_->end();
   if (!result.ok()) {

@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/hidden.h"
 #include "model/stage.h"
+#include "ring/event.h"
 #include "ring/plan.h"
 #include "ring/worker.h"
 #include "weights/manifest.h"
@@ -52,6 +53,18 @@ struct RingOptions {
   weights::TensorSource* source = nullptr;
   /// In the order of their layers. Layers that none of them has are the host's.
   std::vector<RingWorker> workers;
+  /// After a failure reset() goes on without the worker that failed: a spare takes its layers, or
+  /// it comes back within seconds, or `replan` says who has which layers now; without `replan`, its
+  /// layers go to another worker, or to the host. False: reset() needs all workers back.
+  bool survive = false;
+  /// With `survive`: workers that hold a loaded copy of the layers that they are given with, and
+  /// take over from whoever has exactly these. The same worker may be in both lists.
+  std::vector<RingWorker> spares;
+  /// With `survive`: which worker has which layers from now on, as `workers`; those that keep their
+  /// layers keep their stages loaded. `lost` are addresses of workers that are gone (all since the
+  /// failure), or of one that has become too slow. Called on the thread that calls reset(), which
+  /// fails with the error that this returns. May be empty.
+  std::function<Result<std::vector<RingWorker>>(const std::vector<std::string>& lost)> replan;
   /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.
   model::StageOptions local;
   StageLoader load;        ///< of the host's own stages; empty: model::Stage::load
@@ -115,8 +128,17 @@ class Ring {
   /// length. Errors as rollback() and restore().
   Result<uint32_t> go_back(uint32_t length);
   /// Forgets all positions and checkpoints. After a failure: reconnects to the workers that failed,
-  /// links and proves the ring anew. Errors as open().
+  /// or has others take their layers (RingOptions::survive), links and proves the ring anew. Errors
+  /// as open(), and those of RingOptions::replan; with `survive` a minute after it began at most,
+  /// loading aside.
   Status reset();
+  /// RingOptions::survive: whoever knows what the ring held can reset() it and go on.
+  [[nodiscard]] bool survives() const;
+  /// A worker has become so slow that a reset() would ask RingOptions::replan.
+  [[nodiscard]] bool wants_replan() const;
+  /// Whom to tell what happens, from within calls; empty: nobody. What happened before is told
+  /// first.
+  void listen(Listener listener);
   /// Positions held.
   [[nodiscard]] uint32_t length() const;
 

@@ -23,9 +23,8 @@ Status random_key(wire::Key& key) {
 
 RingState::~RingState() {
   monitor_.reset();
-  for (const auto& peer : peers_) {
-    if (peer->control != nullptr) (void)peer->control->send({.type = wire::Type::kBye}).ok();
-  }
+  for (const auto& peer : peers_) peer->leave();
+  for (const auto& spare : spares_) spare->leave();
 }
 
 Status RingState::check_options() {
@@ -33,6 +32,11 @@ Status RingState::check_options() {
   std::vector<LayerRange> ranges;
   for (const RingWorker& worker : options_.workers) ranges.push_back(worker.layers);
   TANDEM_TRY(check_split(ranges, layers));
+  for (const RingWorker& spare : options_.spares) {
+    if (!options_.survive) return invalid("spares of a ring that does not survive a failure");
+    const Status status = check_split({spare.layers}, layers);
+    if (!status.ok()) return status.error().in("spare " + spare.address);
+  }
   recurrent_ = options_.config.recurrent_layers(0, layers) != 0;
   if (options_.context == 0) options_.context = options_.config.context;
   if (options_.context > options_.config.context) {
@@ -56,6 +60,9 @@ Status RingState::open() {
   TANDEM_TRY(check_options());
   for (const RingWorker& worker : options_.workers) {
     peers_.push_back(std::make_unique<Peer>(worker));
+  }
+  for (const RingWorker& spare : options_.spares) {
+    spares_.push_back(std::make_unique<Peer>(spare));
   }
   return establish();
 }
@@ -84,41 +91,66 @@ PeerModel RingState::peer_model() {
   return model;
 }
 
+Result<std::unique_ptr<Station>> RingState::load_own(LayerRange layers) {
+  auto station = std::make_unique<Station>();
+  station->layers = layers;
+  model::StageOptions stage = options_.local;
+  stage.first_layer = layers.first;
+  stage.last_layer = layers.last;
+  const auto progress = peer_model().progress;
+  const StageLoader& loader = options_.load ? options_.load : &model::Stage::load;
+  auto loaded =
+      loader(options_.config, stage, *options_.source, [&](uint64_t done, uint64_t total) {
+        progress({"host", layers, LoadEvent::Phase::kLoading, done, total});
+        return !give_up_ && !cancelled();
+      });
+  if (!loaded.ok()) return loaded.error().in("the host's layers " + text(layers));
+  station->stage = std::move(*loaded);
+  const uint64_t bytes = station->stage->bytes();
+  progress({"host", layers, LoadEvent::Phase::kReady, bytes, bytes});
+  return station;
+}
+
+// What no worker has. Stages that are loaded already stay, so a run of layers may come to be two.
 Status RingState::load_local() {
-  if (!own_.empty()) return {};
   std::vector<std::unique_ptr<Station>> own;
-  uint32_t first = 0;
-  auto load = [&](uint32_t last) -> Status {
-    if (first == last) return {};
-    auto station = std::make_unique<Station>();
-    station->layers = {first, last};
-    model::StageOptions stage = options_.local;
-    stage.first_layer = first;
-    stage.last_layer = last;
-    const auto progress = peer_model().progress;
-    const StageLoader& loader = options_.load ? options_.load : &model::Stage::load;
-    auto loaded =
-        loader(options_.config, stage, *options_.source, [&](uint64_t done, uint64_t total) {
-          progress({"host", {first, last}, LoadEvent::Phase::kLoading, done, total});
-          return !give_up_ && (options_.cancel == nullptr || !*options_.cancel);
-        });
-    if (!loaded.ok()) return loaded.error().in("the host's layers " + text(station->layers));
-    station->stage = std::move(*loaded);
-    progress({"host",
-              {first, last},
-              LoadEvent::Phase::kReady,
-              station->stage->bytes(),
-              station->stage->bytes()});
-    own.push_back(std::move(station));
-    return {};
+  Status status;
+  auto fill = [&](uint32_t first, uint32_t last) {
+    while (first < last && status.ok()) {
+      LayerRange missing{first, last};
+      auto held = own_.end();
+      for (auto station = own_.begin(); station != own_.end(); ++station) {
+        if (*station == nullptr || (*station)->layers.last > last) continue;
+        if ((*station)->layers.first == first) held = station;
+        if ((*station)->layers.first > first) {
+          missing.last = std::min(missing.last, (*station)->layers.first);
+        }
+      }
+      if (held != own_.end()) {
+        own.push_back(std::move(*held));
+      } else if (auto station = load_own(missing); station.ok()) {
+        own.push_back(std::move(*station));
+      } else {
+        status = station.error();
+        return;
+      }
+      first = own.back()->layers.last;
+    }
   };
-  for (const RingWorker& worker : options_.workers) {
-    TANDEM_TRY(load(worker.layers.first));
-    first = worker.layers.last;
+  uint32_t first = 0;
+  for (const auto& peer : peers_) {
+    fill(first, peer->worker.layers.first);
+    first = peer->worker.layers.last;
   }
-  TANDEM_TRY(load(options_.config.layers));
+  fill(first, options_.config.layers);
+  if (!status.ok()) {
+    // What is loaded is for the next attempt.
+    for (auto& station : own_) {
+      if (station != nullptr) own.push_back(std::move(station));
+    }
+  }
   own_ = std::move(own);
-  return {};
+  return status;
 }
 
 Status RingState::connect() {
@@ -127,6 +159,9 @@ Status RingState::connect() {
   std::vector<std::pair<Peer*, Status>> openings;
   for (const auto& peer : peers_) {
     if (!peer->healthy) openings.emplace_back(peer.get(), Status());
+  }
+  for (const auto& spare : spares_) {
+    if (!spare->healthy && !repairing_) openings.emplace_back(spare.get(), Status());
   }
   std::vector<std::thread> threads;
   threads.reserve(openings.size());
@@ -139,6 +174,9 @@ Status RingState::connect() {
   Status local = load_local();
   if (!local.ok()) give_up_ = true;
   for (std::thread& thread : threads) thread.join();
+  for (const auto& [peer, status] : openings) {
+    if (!status.ok() && status.error().kind != ErrorKind::kCancelled) peer->fail(status.error());
+  }
   // The cause first, then those that were only told to stop.
   auto worth_telling = [&](const Status& status) {
     return !status.ok() && status.error().kind != ErrorKind::kCancelled;
@@ -165,13 +203,13 @@ Status RingState::activate_all() {
     TANDEM_TRY(random_key(keys_[i].in));
     TANDEM_TRY(random_key(keys_[i].out));
     if (const Status status = peer.send_activate(keys_[i]); !status.ok()) {
-      peer.healthy = false;
+      peer.fail(peer.blame(status.error()));
       return peer.blame(status.error());
     }
   }
   for (const auto& peer : peers_) {
     if (const Status status = peer->await_activated(); !status.ok()) {
-      peer->healthy = false;
+      peer->fail(peer->blame(status.error()));
       return peer->blame(status.error());
     }
   }
@@ -188,13 +226,13 @@ Status RingState::link_station(Station& station) {
   Peer& last = *station.peers.back();
   auto in = first.link(wire::Role::kLinkIn, key_of(&first).in);
   if (!in.ok()) {
-    first.healthy = false;
+    first.fail(in.error());
     return in.error();
   }
   station.in = std::move(*in);
   auto out = last.link(wire::Role::kLinkOut, key_of(&last).out);
   if (!out.ok()) {
-    last.healthy = false;
+    last.fail(out.error());
     return out.error();
   }
   station.out = std::move(*out);
@@ -204,23 +242,38 @@ Status RingState::link_station(Station& station) {
 Status RingState::link() {
   stations_.clear();
   remote_.clear();
+  std::set<Way> were;
+  for (size_t i = 0; i + 1 < peers_.size(); ++i) {
+    if (peers_[i]->relayed) were.insert(way(i));
+  }
   TANDEM_TRY(activate_all());
   size_t own = 0;
+  auto own_until = [&](uint32_t layer) {
+    while (own < own_.size() && own_[own]->layers.first < layer) {
+      stations_.push_back(own_[own++].get());
+    }
+  };
   uint32_t layer = 0;
   for (size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = *peers_[i];
     bool direct = false;
     if (peer.worker.layers.first > layer || i == 0) {
-      if (peer.worker.layers.first > layer) stations_.push_back(own_[own++].get());
+      own_until(peer.worker.layers.first);
+    } else if (detours_.contains(way(i - 1))) {
+      peers_[i - 1]->relayed = true;
     } else {
       Peer& before = *peers_[i - 1];
       const Status dialed =
           before.dial({keys_[i].in, peer.fingerprint, peer.worker.address}, before.relayed);
       direct = dialed.ok();
       if (!direct && !before.relayed) {
-        before.healthy = false;
+        before.fail(before.blame(dialed.error()));
         return before.blame(dialed.error());
       }
+    }
+    if (repairing_ && i > 0 && peers_[i - 1]->relayed && !were.contains(way(i - 1))) {
+      emit(Event::Kind::kDetour, peer.worker.label(),
+           peers_[i - 1]->name() + " and " + peer.name() + " go on through the host");
     }
     if (direct) {
       peers_[i - 1]->downstream = &peer;
@@ -234,7 +287,7 @@ Status RingState::link() {
     stations_.back()->layers.last = peer.worker.layers.last;
     layer = peer.worker.layers.last;
   }
-  if (own < own_.size()) stations_.push_back(own_[own].get());
+  own_until(options_.config.layers);
   for (const auto& station : remote_) TANDEM_TRY(link_station(*station));
   return {};
 }
@@ -242,7 +295,11 @@ Status RingState::link() {
 Status RingState::prove() {
   std::vector<Peer*> watched;
   for (const auto& peer : peers_) watched.push_back(peer.get());
-  monitor_ = std::make_unique<Monitor>(watched, activation_, wake_);
+  std::vector<Peer*> spares;
+  for (const auto& spare : spares_) {
+    if (spare->healthy) spares.push_back(spare.get());
+  }
+  monitor_ = std::make_unique<Monitor>(watched, spares, activation_, wake_, options_.survive);
   length_ = floor_ = window_floor_ = 0;
   marks_.clear();
   pending_ = wire::Control::kReset;
@@ -257,7 +314,7 @@ Status RingState::prove() {
   TANDEM_TRY(forward(std::move(zero), 0, 1));
   for (const auto& station : own_) station->reported = station->totals;
   for (const auto& station : remote_) station->hop_ms = {};
-  return reset();
+  return forget();
 }
 
 Status RingState::establish() {
@@ -271,10 +328,15 @@ Status RingState::establish() {
     status = connect();
     if (!status.ok()) break;
     status = link();
-    if (status.ok()) {
-      status = prove();
-      break;
+    const bool linked = status.ok();
+    if (linked) status = prove();
+    if (linked && status.ok()) break;
+    if (options_.survive) {
+      // All were there, so this is no mistake in an address.
+      failure_ = status.error();
+      return status.error().kind == ErrorKind::kCancelled ? status : repair();
     }
+    if (linked) break;
   }
   if (!status.ok()) failure_ = status.error();
   return status;

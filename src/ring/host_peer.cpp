@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <thread>
 #include <utility>
 
 namespace tandem::ring {
@@ -9,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kConnectTimeout = 5s;
+constexpr auto kLinkConnectTimeout = 5s;
 // A worker reports its progress every 0.25 s while it loads, whatever it waits for.
 constexpr auto kLoadSilence = 15s;
 constexpr auto kAnswerTimeout = 5s;
@@ -18,8 +19,9 @@ constexpr auto kLinkTimeout = 20s;
 constexpr uint32_t kMaxAnswer = 4096;
 
 /// Greets whoever listens on a fresh connection; errors are the refusal's.
-Result<wire::Welcome> greet(wire::Connection& connection, wire::Role role, const wire::Key& key) {
-  const auto deadline = wire::Clock::now() + kConnectTimeout;
+Result<wire::Welcome> greet(wire::Connection& connection, wire::Role role, const wire::Key& key,
+                            std::chrono::milliseconds timeout) {
+  const auto deadline = wire::Clock::now() + timeout;
   wire::Hello hello;
   hello.contract = contract_version();
   hello.role = role;
@@ -77,33 +79,62 @@ Status Peer::open(const PeerModel& model) {
     return blame(status.error());
   }
   healthy = true;
+  why.clear();
   return {};
 }
 
-Result<std::unique_ptr<wire::Connection>> Peer::dial_worker() const {
+Status Peer::open_until(const PeerModel& model, wire::Clock::time_point deadline,
+                        const std::function<bool()>& wanted) {
+  constexpr auto kBetween = 200ms;
+  PeerModel hasty = model;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - wire::Clock::now());
+    hasty.connect_timeout = std::max(left, 100ms);
+    const Status status = open(hasty);
+    if (status.ok() || status.error().kind == ErrorKind::kCancelled) return status;
+    if (wire::Clock::now() + kBetween >= deadline) return status;
+    if (!wanted()) return Error{ErrorKind::kCancelled, "stopped"};
+    std::this_thread::sleep_for(kBetween);
+  }
+}
+
+void Peer::fail(const Error& error) {
+  healthy = false;
+  why = error.message;
+}
+
+void Peer::leave() {
+  // One that can't be told is gone already.
+  if (control != nullptr) (void)control->send({.type = wire::Type::kBye}).ok();
+  control.reset();
+  healthy = false;
+}
+
+Result<std::unique_ptr<wire::Connection>> Peer::dial_worker(
+    std::chrono::milliseconds timeout) const {
   TANDEM_ASSIGN(const wire::Address address, wire::parse_address(worker.address));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kConnectTimeout));
+  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, timeout));
   // Links go to the device that the control connection goes to.
   const auto pin = fingerprint == wire::Fingerprint{} ? worker.pin : std::optional(fingerprint);
   auto connection = std::make_unique<wire::Connection>(
       std::move(socket), tls_ == nullptr ? nullptr : tls_->connecting(pin));
-  TANDEM_TRY(connection->secure_until(wire::Clock::now() + kConnectTimeout));
+  TANDEM_TRY(connection->secure_until(wire::Clock::now() + timeout));
   return connection;
 }
 
 Status Peer::connect(const PeerModel& model) {
-  healthy = false;
+  healthy = frozen = false;
   control.reset();
   model.progress({worker.label(), worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
   tls_ = model.tls;
   if (tls_ == nullptr && worker.pin) return invalid("a fingerprint was given, and no room's key");
   fingerprint = {};
-  TANDEM_ASSIGN(control, dial_worker());
+  TANDEM_ASSIGN(control, dial_worker(model.connect_timeout));
   if (control->channel() != nullptr) {
     fingerprint = control->channel()->peer();
     code = control->channel()->code();
   }
-  TANDEM_ASSIGN(welcome, greet(*control, wire::Role::kHost, {}));
+  TANDEM_ASSIGN(welcome, greet(*control, wire::Role::kHost, {}, model.connect_timeout));
   return {};
 }
 
@@ -238,8 +269,8 @@ Result<wire::LinkTested> Peer::test_link(const wire::TestLink& test, bool& refus
 
 Result<std::unique_ptr<wire::Connection>> Peer::link(wire::Role role, const wire::Key& key) const {
   auto attempt = [&]() -> Result<std::unique_ptr<wire::Connection>> {
-    TANDEM_ASSIGN(auto connection, dial_worker());
-    TANDEM_TRY(greet(*connection, role, key));
+    TANDEM_ASSIGN(auto connection, dial_worker(kLinkConnectTimeout));
+    TANDEM_TRY(greet(*connection, role, key, kLinkConnectTimeout));
     return connection;
   };
   auto connection = attempt();

@@ -24,6 +24,7 @@ struct PeerModel {
   std::function<void(const LoadEvent&)> progress;
   const std::atomic<bool>* cancel = nullptr;   ///< may be null
   const std::atomic<bool>* give_up = nullptr;  ///< another peer failed
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(5);
 };
 
 /// Used by one thread at a time: the opener, then the monitor (except send on `control`).
@@ -33,6 +34,8 @@ struct Peer {
   RingWorker worker;
   std::unique_ptr<wire::Connection> control;
   bool healthy = false;  ///< connected, loaded, and not known to have failed
+  bool frozen = false;   ///< it failed by being silent: it won't answer a new connection either
+  std::string why;       ///< how it failed; empty: it did not, or was never opened
   wire::Welcome welcome;
   /// Of the device, once connected over TLS; zero without.
   wire::Fingerprint fingerprint{};
@@ -45,14 +48,22 @@ struct Peer {
   PassTotals reported;  ///< by the last stages()
   double ms_per_pass = 0;
 
+  /// Not healthy any more, because of this.
+  void fail(const Error& error);
+  /// Tells the worker that it is not needed any more.
+  void leave();
+
   /// "worker 127.0.0.1:4000 (layers 4-7)".
   [[nodiscard]] std::string name() const;
   /// The error as this worker's: kPeer unless it is kCancelled.
   [[nodiscard]] Error blame(const Error& error) const;
 
-  /// Connects, greets, and has the stage loaded.
+  /// Connects, greets, and has the stage loaded. The errors are blame()d.
   Status open(const PeerModel& model);
-  /// The first two of these alone, and the third.
+  /// open(), again and again until `deadline`; false in `wanted` ends it with kCancelled.
+  Status open_until(const PeerModel& model, wire::Clock::time_point deadline,
+                    const std::function<bool()>& wanted);
+  /// The first two of open()'s steps alone, and the third.
   Status connect(const PeerModel& model);
   Status load(const PeerModel& model);
   Status send_activate(const wire::Activate& activate);
@@ -69,7 +80,7 @@ struct Peer {
   Result<std::unique_ptr<wire::Connection>> link(wire::Role role, const wire::Key& key) const;
 
  private:
-  Result<std::unique_ptr<wire::Connection>> dial_worker() const;
+  Result<std::unique_ptr<wire::Connection>> dial_worker(std::chrono::milliseconds timeout) const;
   std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect()
   Status give_tensor(const PeerModel& model, std::string_view name);
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);

@@ -202,7 +202,8 @@ Status RingState::mark(wire::Control control, uint32_t slot) {
 }
 
 Status RingState::reset() {
-  return alive().ok() ? forget() : establish();
+  if (alive().ok() && !wants_replan()) return forget();
+  return options_.survive ? repair() : establish();
 }
 
 }  // namespace tandem::ring

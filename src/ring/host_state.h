@@ -6,6 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ring/host.h"
@@ -35,6 +38,9 @@ class RingState {
   Status mark(wire::Control control, uint32_t slot);
   [[nodiscard]] uint32_t length() const { return length_; }
   std::vector<StageReport> stages();
+  [[nodiscard]] bool survives() const { return options_.survive; }
+  [[nodiscard]] bool wants_replan() const { return !slow_.empty() && options_.replan; }
+  void listen(Listener listener);
 
  private:
   struct Mark {
@@ -47,7 +53,20 @@ class RingState {
   Status restore_own(uint32_t slot, const Mark& mark);
   Status flush();
   Status load_local();
+  Result<std::unique_ptr<Station>> load_own(LayerRange layers);
   Status connect();
+  // host_repair.cpp
+  Status repair();
+  void note_failure(const Error& failure);
+  Status replace(std::vector<std::string>& lost, bool& hopeless);
+  void take_spares();
+  Status reconnect();
+  Status reassign();
+  Result<std::unique_ptr<Peer>> find_taker(size_t gone, std::string& reasons);
+  Status deal(const std::vector<RingWorker>& workers);
+  [[nodiscard]] bool cancelled() const {
+    return options_.cancel != nullptr && options_.cancel->load();
+  }
   Status establish();
   Status link();
   Status link_station(Station& station);
@@ -59,10 +78,35 @@ class RingState {
   PeerModel peer_model();
   [[nodiscard]] Status alive() const;
 
+  void emit(Event::Kind kind, const std::string& peer, const std::string& text);
+  void hand_out();
+  /// Takes the monitor's events.
+  void collect();
+
   RingOptions options_;
+  Listener listener_;
+  std::vector<Event> untold_;
+  std::string slow_;  ///< address of a worker that has become slow
+  /// How often a worker, or a link between two, failed lately.
+  struct Strikes {
+    uint32_t count = 0;
+    wire::Clock::time_point last;
+    uint32_t add();
+    [[nodiscard]] bool many() const;
+  };
+  std::map<std::string, Strikes> strikes_;
+  using Way = std::pair<std::string, std::string>;  ///< addresses of two workers
+  std::map<Way, Strikes> broken_;
+  std::set<Way> detours_;  ///< ways that are gone through the host at once
+  bool repairing_ = false;
+  /// From worker `i` to the next one.
+  [[nodiscard]] Way way(size_t i) const {
+    return {peers_[i]->worker.address, peers_[i + 1]->worker.address};
+  }
   std::mutex progress_mutex_;  ///< one call of options_.progress at a time
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<Station>> own_;     ///< the host's stages; loaded once
+  std::vector<std::unique_ptr<Peer>> spares_;
+  std::vector<std::unique_ptr<Station>> own_;     ///< the host's stages
   std::vector<std::unique_ptr<Station>> remote_;  ///< made anew by link()
   std::vector<Station*> stations_;                ///< both, in the order of the layers
   std::vector<wire::Activate> keys_;              ///< of each peer

@@ -54,6 +54,7 @@ Result<model::HiddenStates> Lap::run(model::HiddenStates hidden) {
     batches_[0].placed = true;
   }
   while (finished_ < batches_.size()) {
+    if (monitor_.events() && options_.on_events) options_.on_events();
     if (monitor_.failed()) return *monitor_.failure();
     if (cancelled()) return Error{ErrorKind::kCancelled, "stopped"};
     bool moved = false;
@@ -74,7 +75,8 @@ Status Lap::advance(bool& moved) {
       TANDEM_TRY(receive(i));
       moved = moved || stops_[i].flying.size() != before;
     }
-    while (!stops_[i].waiting.empty()) {
+    // What a full socket has not taken yet comes first: the rest waits here, not in its queue.
+    while (!stops_[i].waiting.empty() && !stops_[i].station->in->pending()) {
       TANDEM_TRY(send(stops_[i], i + 1 == stops_.size()));
       moved = true;
     }
@@ -167,6 +169,7 @@ Status Lap::receive(size_t at) {
   wire::Connection& link = *station.out;
   Peer* last = station.peers.back();
   while (!stop.flying.empty()) {
+    const uint64_t before = link.bytes_in();
     const auto step = link.read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
       if (header.type != wire::Type::kStates) {
         return invalid("sent a " + std::string(wire::name(header.type)) + " frame on a link");
@@ -198,8 +201,9 @@ Status Lap::receive(size_t at) {
       return monitor_.verdict(
           last, step.ok() ? Error{ErrorKind::kPeer, "closed its link to the host"} : step.error());
     }
+    // A part of a frame on a slow link is movement too.
+    if (link.bytes_in() != before) monitor_.moved();
     if (*step == wire::Connection::Step::kNothing) return {};
-    monitor_.moved();
     if (link.header().lap < options_.number) continue;
     const size_t index = stop.flying.front();
     Batch& batch = batches_[index];
@@ -221,7 +225,7 @@ Status Lap::receive(size_t at) {
 
 Status Lap::watch(size_t at, wire::Clock::time_point until) {
   Stop& stop = stops_[at];
-  while (!stop.flying.empty() && !monitor_.failed() && !cancelled()) {
+  while (!stop.flying.empty() && !monitor_.failed() && !monitor_.events() && !cancelled()) {
     if (stop.station->out->readable()) TANDEM_TRY(receive(at));
     if (!stop.flying.empty() && wire::Clock::now() >= until) {
       stop.station->expectation.missed();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -54,6 +55,7 @@ struct LapOptions {
   uint32_t in_flight = 6;
   uint32_t width = 0;
   const std::atomic<bool>* cancel = nullptr;
+  std::function<void()> on_events;  ///< the monitor has some
 };
 
 class Lap {

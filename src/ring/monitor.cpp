@@ -14,6 +14,17 @@ using namespace std::chrono_literals;
 
 constexpr auto kPingEvery = 500ms;
 constexpr auto kSilence = 3500ms;
+constexpr auto kPatience = 15s;
+/// Twice a ping's interval and more: whoever has not been heard for so long may stand still.
+constexpr auto kUnheard = 1200ms;
+/// A stage is slow if passes of one token take so many times as long as they once did, in so many
+/// means one after the other, each of the passes since the last one.
+constexpr uint32_t kSlowFactor = 8;
+constexpr uint32_t kSlowPongs = 10;
+constexpr uint32_t kLeastSlowUs = 2000;
+constexpr uint32_t kJudgedPasses = 64;
+/// Of which a mean is taken.
+constexpr uint32_t kMeanPasses = 4;
 constexpr auto kStall = 3500ms;
 constexpr auto kSuspicion = 1s;
 
@@ -24,10 +35,19 @@ std::string seconds(uint32_t milliseconds) {
 
 }  // namespace
 
-Monitor::Monitor(std::span<Peer* const> peers, uint64_t activation, const wire::Wake& lap)
-    : activation_(activation), lap_wake_(lap) {
+Monitor::Monitor(std::span<Peer* const> peers, std::span<Peer* const> spares, uint64_t activation,
+                 const wire::Wake& lap, bool patient)
+    : activation_(activation), patient_(patient), lap_wake_(lap) {
   const auto now = wire::Clock::now();
-  for (Peer* peer : peers) watched_.push_back({peer, {}, now, 0});
+  auto watch = [&](Peer* peer, bool spare) {
+    Watched watched;
+    watched.peer = peer;
+    watched.heard = now;
+    watched.spare = spare;
+    watched_.push_back(watched);
+  };
+  for (Peer* peer : peers) watch(peer, false);
+  for (Peer* peer : spares) watch(peer, true);
   last_loop_ = still_since_ = now;
   if (!watched_.empty()) thread_ = std::thread([this] { loop(); });
 }
@@ -46,16 +66,38 @@ std::optional<Error> Monitor::failure() const {
 
 void Monitor::fail_locked(Peer* peer, Error error) {
   if (failure_) return;
-  if (peer != nullptr) peer->healthy = false;
+  if (peer != nullptr) peer->fail(error);
   failure_ = std::move(error);
   failed_.store(true, std::memory_order_release);
   changed_.notify_all();
   lap_wake_.wake();
 }
 
-void Monitor::fail(Peer* peer, Error error) {
+void Monitor::fail(Watched& watched, const Error& error) {
   const std::lock_guard lock(mutex_);
-  fail_locked(peer, std::move(error));
+  const Error blamed = watched.peer->blame(error);
+  if (!watched.spare) return fail_locked(watched.peer, blamed);
+  if (watched.gone) return;
+  watched.gone = true;
+  watched.peer->fail(blamed);
+  tell_locked(Event::Kind::kLost, *watched.peer, "spare " + blamed.message);
+}
+
+void Monitor::tell_locked(Event::Kind kind, const Peer& peer, const std::string& text) {
+  events_.push_back({kind, peer.worker.label(), text});
+  has_events_.store(true, std::memory_order_release);
+  lap_wake_.wake();
+}
+
+std::vector<Event> Monitor::take_events() {
+  const std::lock_guard lock(mutex_);
+  has_events_.store(false, std::memory_order_release);
+  return std::exchange(events_, {});
+}
+
+Monitor::Link Monitor::link() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
 }
 
 Error Monitor::blame(Peer* peer, const Error& error) {
@@ -67,11 +109,17 @@ Error Monitor::blame(Peer* peer, const Error& error) {
 Error Monitor::verdict(Peer* peer, const Error& error) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, 1500ms, [&] { return failure_.has_value(); });
-  fail_locked(peer, peer->blame(error));
+  if (patient_ && !failure_) link_ = {peer, nullptr, false};
+  fail_locked(patient_ ? nullptr : peer, peer->blame(error));
   return *failure_;
 }
 
-void Monitor::begin() {
+void Monitor::begin(uint32_t tokens) {
+  if (tokens == 1) {
+    singles_.fetch_add(1, std::memory_order_relaxed);
+  } else if (tokens > 1) {
+    singles_.store(0, std::memory_order_relaxed);
+  }
   lap_started_ = wire::Clock::now().time_since_epoch().count();
   running_.store(true, std::memory_order_release);
 }
@@ -88,11 +136,14 @@ std::vector<wire::Pong> Monitor::counters() {
   wake_.wake();
   changed_.wait_for(lock, 1s, [&] {
     if (failure_) return true;
-    return std::all_of(watched_.begin(), watched_.end(),
-                       [&](const Watched& watched) { return watched.pongs >= awaited; });
+    return std::all_of(watched_.begin(), watched_.end(), [&](const Watched& watched) {
+      return watched.spare || watched.pongs >= awaited;
+    });
   });
   std::vector<wire::Pong> pongs;
-  for (const Watched& watched : watched_) pongs.push_back(watched.pong);
+  for (const Watched& watched : watched_) {
+    if (!watched.spare) pongs.push_back(watched.pong);
+  }
   return pongs;
 }
 
@@ -108,15 +159,16 @@ void Monitor::loop() {
         ++pings_;
       }
       for (Watched& watched : watched_) {
+        if (watched.gone) continue;
         const Status sent = watched.peer->control->send({.type = wire::Type::kPing});
-        if (!sent.ok()) fail(watched.peer, watched.peer->blame(sent.error()));
+        if (!sent.ok()) fail(watched, sent.error());
       }
     }
     polled.assign(1, {wake_.fd(), POLLIN, 0});
     for (const Watched& watched : watched_) {
       const bool pending = watched.peer->control->pending();
-      polled.push_back(
-          {watched.peer->control->fd(), static_cast<short>(POLLIN | (pending ? POLLOUT : 0)), 0});
+      polled.push_back({watched.gone ? -1 : watched.peer->control->fd(),
+                        static_cast<short>(POLLIN | (pending ? POLLOUT : 0)), 0});
     }
     const auto wait = std::min(next_ping, wire::Clock::now() + 250ms);
     if (::poll(polled.data(), polled.size(), wire::poll_timeout(wait)) < 0) continue;
@@ -125,7 +177,7 @@ void Monitor::loop() {
       const auto events = polled[i + 1].revents;
       if ((events & POLLOUT) != 0) {
         const Status flushed = watched_[i].peer->control->flush();
-        if (!flushed.ok()) fail(watched_[i].peer, watched_[i].peer->blame(flushed.error()));
+        if (!flushed.ok()) fail(watched_[i], flushed.error());
       }
       if ((events & ~POLLOUT) != 0) listen(watched_[i]);
     }
@@ -135,7 +187,7 @@ void Monitor::loop() {
 
 void Monitor::listen(Watched& watched) {
   wire::Connection& control = *watched.peer->control;
-  auto bad = [&](const Error& error) { fail(watched.peer, watched.peer->blame(error)); };
+  auto bad = [&](const Error& error) { fail(watched, error); };
   for (;;) {
     const auto step =
         control.read([&](const wire::Header& header) -> Result<wire::Connection::Place> {
@@ -152,9 +204,21 @@ void Monitor::listen(Watched& watched) {
       const auto pong = wire::Pong::decode(control.payload());
       if (!pong.ok()) return bad(pong.error());
       const std::lock_guard lock(mutex_);
+      const auto now = wire::Clock::now();
+      if (pong->busy == 0 || pong->pass_ms < watched.excused_ms) {
+        watched.excused_ms = 0;
+      } else if (patient_ && now - watched.heard > kUnheard) {
+        // It stood still, and its pass with it.
+        watched.excused_ms = pong->pass_ms;
+      }
       watched.pong = *pong;
-      watched.heard = wire::Clock::now();
+      watched.heard = now;
       ++watched.pongs;
+      if (watched.silent) {
+        watched.silent = false;
+        tell_locked(Event::Kind::kBack, *watched.peer, watched.peer->name() + " answers again");
+      }
+      judge_speed(watched);
       changed_.notify_all();
     } else if (header.type == wire::Type::kTrouble) {
       const auto trouble = wire::Trouble::decode(control.payload());
@@ -173,26 +237,28 @@ void Monitor::listen(Watched& watched) {
 void Monitor::on_trouble(Watched& watched, const wire::Trouble& trouble) {
   Peer* peer = watched.peer;
   const std::string text = trouble.text;
+  const std::lock_guard lock(mutex_);
   if (trouble.link_lost) {
-    const Peer* other = trouble.blame == wire::Blame::kUpstream ? peer->upstream : peer->downstream;
-    const std::lock_guard lock(mutex_);
+    const bool in = trouble.blame == wire::Blame::kUpstream;
+    Peer* other = in ? peer->upstream : peer->downstream;
     if (suspicion_) return;
     suspicion_ = Error{ErrorKind::kPeer, "the link between " + peer->name() + " and " +
                                              (other == nullptr ? "the host" : other->name()) +
                                              " broke: " + text};
     suspicion_until_ = wire::Clock::now() + kSuspicion;
+    suspected_ = in ? Link{other, peer, false} : Link{peer, other, false};
     return;
   }
   if (trouble.blame == wire::Blame::kUpstream) {
     if (peer->upstream != nullptr) {
-      return fail(peer->upstream,
-                  peer->upstream->blame(
-                      {ErrorKind::kPeer, "sent nonsense to " + peer->name() + ": " + text}));
+      return fail_locked(peer->upstream,
+                         peer->upstream->blame(
+                             {ErrorKind::kPeer, "sent nonsense to " + peer->name() + ": " + text}));
     }
-    return fail(nullptr,
-                {ErrorKind::kPeer, peer->name() + " can't use what the host sent: " + text});
+    return fail_locked(nullptr,
+                       {ErrorKind::kPeer, peer->name() + " can't use what the host sent: " + text});
   }
-  fail(peer, peer->blame({trouble.kind, text}));
+  fail_locked(peer, peer->blame({trouble.kind, text}));
 }
 
 void Monitor::judge() {
@@ -205,28 +271,76 @@ void Monitor::judge() {
     still_since_ = now;
   }
   if (failure_) return;
-  if (suspicion_ && now >= suspicion_until_) return fail_locked(nullptr, *suspicion_);
+  if (suspicion_ && now >= suspicion_until_) {
+    link_ = suspected_;
+    return fail_locked(nullptr, *suspicion_);
+  }
   if (!running_.load(std::memory_order_acquire)) {
     still_since_ = now;
     return;
   }
-  const wire::Clock::time_point started{wire::Clock::duration(lap_started_.load())};
   for (Watched& watched : watched_) {
-    const auto silent = now - std::max(watched.heard, started);
-    if (silent > kSilence) {
-      return fail_locked(watched.peer, watched.peer->blame({ErrorKind::kPeer, "silent for 3.5 s"}));
-    }
+    if (watched.gone) continue;
+    judge_silence(watched, now);
+    if (failure_) return;
     // The pong may be as old as a ping's interval, and a new pass may have begun since.
-    if (watched.pong.busy != 0 && watched.pong.pass_ms > watched.pong.allowed_ms) {
+    const uint32_t ran = watched.pong.pass_ms - std::min(watched.pong.pass_ms, watched.excused_ms);
+    if (!watched.spare && watched.pong.busy != 0 && ran > watched.pong.allowed_ms) {
       return fail_locked(
           watched.peer,
-          watched.peer->blame({ErrorKind::kPeer, "hangs: a pass has run for " +
-                                                     seconds(watched.pong.pass_ms) + ", where " +
-                                                     seconds(watched.pong.allowed_ms) +
+          watched.peer->blame({ErrorKind::kPeer, "hangs: a pass has run for " + seconds(ran) +
+                                                     ", where " + seconds(watched.pong.allowed_ms) +
                                                      " are more than enough"}));
     }
   }
   judge_stall();
+}
+
+void Monitor::judge_silence(Watched& watched, wire::Clock::time_point now) {
+  const wire::Clock::time_point started{wire::Clock::duration(lap_started_.load())};
+  const auto silent = now - std::max(watched.heard, started);
+  const auto longest = patient_ ? wire::Clock::duration(kPatience) : kSilence;
+  if (silent > longest) {
+    const Error error =
+        watched.peer->blame({ErrorKind::kPeer, patient_ ? "silent for 15 s" : "silent for 3.5 s"});
+    if (!watched.spare) {
+      watched.peer->frozen = true;
+      return fail_locked(watched.peer, error);
+    }
+    watched.gone = true;
+    watched.peer->fail(error);
+    return tell_locked(Event::Kind::kLost, *watched.peer, "spare " + error.message);
+  }
+  if (silent > kSilence && !watched.silent && !watched.spare) {
+    watched.silent = true;
+    tell_locked(Event::Kind::kSilent, *watched.peer, watched.peer->name() + " is silent");
+  }
+}
+
+void Monitor::judge_speed(Watched& watched) {
+  if (watched.spare || singles_.load(std::memory_order_relaxed) < kJudgedPasses) {
+    watched.slow_pongs = 0;
+    return;
+  }
+  const wire::Pong& pong = watched.pong;
+  if (pong.single_passes < watched.judged_passes) watched.judged_passes = watched.judged_us = 0;
+  const uint64_t passes = pong.single_passes - watched.judged_passes;
+  if (passes < kMeanPasses) return;
+  const auto mean = static_cast<uint32_t>(
+      std::min<uint64_t>((pong.single_us - watched.judged_us) / passes, UINT32_MAX));
+  watched.judged_passes = pong.single_passes;
+  watched.judged_us = pong.single_us;
+  if (mean == 0) return;
+  watched.best_us = watched.best_us == 0 ? mean : std::min(watched.best_us, mean);
+  const bool slow = mean > kLeastSlowUs && mean / kSlowFactor > watched.best_us;
+  watched.slow_pongs = slow ? watched.slow_pongs + 1 : 0;
+  if (watched.slow || watched.slow_pongs < kSlowPongs) return;
+  watched.slow = true;
+  tell_locked(Event::Kind::kSlow, *watched.peer,
+              watched.peer->name() + " has become slow: a pass takes " +
+                  std::to_string(mean / 1000) + " ms, it took " +
+                  std::to_string(watched.best_us / 1000) + "." +
+                  std::to_string(watched.best_us % 1000 / 100));
 }
 
 void Monitor::judge_stall() {
@@ -234,9 +348,12 @@ void Monitor::judge_stall() {
   uint64_t signature = moves_.load(std::memory_order_relaxed);
   bool busy = host_computes_.load(std::memory_order_relaxed);
   for (const Watched& watched : watched_) {
+    if (watched.spare) continue;
     signature += watched.pong.passes + watched.pong.received + watched.pong.sent +
                  watched.pong.bytes_in + watched.pong.bytes_out;
     busy = busy || watched.pong.busy != 0;
+    // What is not known may have moved; silence is judged for itself.
+    if (patient_) busy = busy || now - watched.heard > kUnheard;
   }
   const wire::Clock::time_point started{wire::Clock::duration(lap_started_.load())};
   if (busy || signature != last_signature_ || still_since_ < started) {
@@ -245,7 +362,22 @@ void Monitor::judge_stall() {
     return;
   }
   if (now - still_since_ < kStall) return;
+  if (watched_.front().spare) return;  // all layers are the host's
+  const Watched* before = nullptr;
+  const Watched* last = &watched_.front();
   for (const Watched& watched : watched_) {
+    if (watched.spare) continue;
+    last = &watched;
+    if (before != nullptr && watched.peer->upstream == before->peer &&
+        before->pong.sent > watched.pong.received) {
+      link_ = {before->peer, watched.peer, true};
+      return fail_locked(nullptr,
+                         {ErrorKind::kPeer, "the link between " + before->peer->name() + " and " +
+                                                watched.peer->name() + " stalls: of " +
+                                                std::to_string(before->pong.sent) + " frames " +
+                                                std::to_string(watched.pong.received) + " came"});
+    }
+    before = &watched;
     if (watched.pong.received <= watched.pong.sent) continue;
     return fail_locked(
         watched.peer,
@@ -255,7 +387,7 @@ void Monitor::judge_stall() {
   }
   fail_locked(nullptr, {ErrorKind::kPeer,
                         "a frame was lost between " + watched_.front().peer->name() + " and " +
-                            watched_.back().peer->name() + ": nothing has moved for 3.5 s"});
+                            last->peer->name() + ": nothing has moved for 3.5 s"});
 }
 
 }  // namespace tandem::ring

@@ -281,6 +281,8 @@ bool WorkerCompute::receive(Lane& lane) {
     lane.expectation.came(wire::Clock::now());
     handle(lane, lane.in->header());
   } else {
+    // A part of a frame on a slow link is movement too, for whoever watches the counters.
+    lane.session->bytes_in = lane.in->bytes_in();
     return false;
   }
   return true;

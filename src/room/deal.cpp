@@ -27,7 +27,10 @@ class Dealer {
       TANDEM_ASSIGN(Deal quick, planned(guessed()));
       if (quick.plan.shortage) return quick;
       TANDEM_TRY(find_ways());
-      auto probe = known();
+      auto probe = options_.measure ? known() : known_anyway();
+      if (!probe && !options_.measure) {
+        return Error{ErrorKind::kNotFound, "the room's host was not measured"};
+      }
       if (!probe) {
         auto measured = measure();
         // Somebody left, most likely: the next round shows who.
@@ -55,8 +58,11 @@ class Dealer {
 
   /// Who is there and lends something.
   Status gather() {
-    TANDEM_ASSIGN(const auto members, host_.members());
-    for (const Member& member : members) {
+    auto members = host_.members();
+    const bool away = !members.ok() && members.error().kind == ErrorKind::kPeer;
+    if (away && !options_.measure) members = host_.hired();
+    if (!members.ok()) return members.error();
+    for (const Member& member : *members) {
       if (!member.lends()) continue;
       std::string why = why_not(member);
       const auto& without = options_.without;
@@ -134,6 +140,19 @@ class Dealer {
       if (unmeasured && today.devices[i].memory > probe->devices[i].memory) return std::nullopt;
     }
     return probe;
+  }
+
+  /// Leaves out whoever was not measured, and takes links that were not for missing.
+  std::optional<ring::RoomProbe> known_anyway() {
+    const auto measured = Measured::load(host_.home().folder(), measured_model());
+    std::map<size_t, std::string> unknown;
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      if (!measured.find({deal_.members[i]}, {addresses_[i]})) {
+        unknown[i] = "came after the room was measured";
+      }
+    }
+    drop(unknown);
+    return measured.find(deal_.members, addresses_, true);
   }
 
   std::vector<ring::RingWorker> workers() const {

@@ -21,6 +21,9 @@ struct DealOptions {
   uint32_t prompt = 512;  ///< tokens of the prompt whose speed is predicted
   /// Give the devices that get layers their jobs, so that a ring can be opened over them.
   bool hire = true;
+  /// Measure what is not known. False: count only on devices that were measured before, and, if the
+  /// hub is away, on those that hold jobs of this process.
+  bool measure = true;
   /// Devices (ids) not to count on.
   std::vector<std::string> without;
 };

@@ -70,6 +70,20 @@ Result<std::vector<Member>> Host::members() {
   auto members = members_of(now);
   const std::lock_guard lock(mutex_);
   for (const Member& member : members) labels_[member.device] = member.label;
+  last_members_ = members;
+  return members;
+}
+
+std::vector<Member> Host::hired() {
+  std::vector<Member> members;
+  const std::lock_guard lock(mutex_);
+  for (const Member& member : last_members_) {
+    const bool hired = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+      return job.second.device == member.device && job.second.kind == "stage" &&
+             ready_.count(job.first) != 0;
+    });
+    if (hired) members.push_back(member);
+  }
   return members;
 }
 

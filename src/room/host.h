@@ -50,6 +50,8 @@ class Host {
   /// The room and its members now. Errors: kPeer, kNotFound (closed, or sent away).
   Result<Json> room();
   Result<std::vector<Member>> members();
+  /// Of the members as they were last seen, those that hold jobs of this process.
+  std::vector<Member> hired();
 
   /// Lets a device of the lobby in, with the room's key, or sends it away. Errors as room::allow().
   Status answer_lobby(const std::string& device, bool let_in);
@@ -86,6 +88,7 @@ class Host {
   Way way_;
   HostOptions options_;
   std::optional<hub::Client> client_;
+  std::vector<Member> last_members_;
   std::shared_ptr<const wire::Tls> tls_;
   Json spec_;
   Happenings happenings_;

@@ -34,8 +34,9 @@ class Measured {
   static Measured load(const std::filesystem::path& home, const MeasuredModel& model);
   /// A probe's result for the host and these members, in this order, if all of it is known.
   /// `memory` is what each lent when it was measured.
-  [[nodiscard]] std::optional<ring::RoomProbe> find(
-      const std::vector<Member>& members, const std::vector<std::string>& addresses) const;
+  [[nodiscard]] std::optional<ring::RoomProbe> find(const std::vector<Member>& members,
+                                                    const std::vector<std::string>& addresses,
+                                                    bool some_links = false) const;
   /// Remembers a probe of the host and these members. A file that can't be written costs time only.
   void put(const std::vector<Member>& members, const std::vector<std::string>& addresses,
            const ring::RoomProbe& probe);

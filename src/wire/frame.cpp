@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/crc32c.h"
 
 namespace tandem::wire {
 
@@ -120,6 +121,61 @@ std::array<std::byte, kHeaderBytes> encode(const Header& header) {
   return bytes;
 }
 
+namespace {
+
+constexpr size_t kHeadAt = 6;
+constexpr size_t kWholeAt = 44;
+
+struct Checks {
+  uint16_t head = 0;
+  uint32_t crc = 0;  ///< of the header
+};
+
+Checks checks_of(std::span<const std::byte, kHeaderBytes> header) {
+  std::array<std::byte, kHeaderBytes> bare;
+  std::memcpy(bare.data(), header.data(), kHeaderBytes);
+  std::memset(bare.data() + kHeadAt, 0, sizeof(uint16_t));
+  std::memset(bare.data() + kWholeAt, 0, sizeof(uint32_t));
+  const uint32_t crc = crc32c(bare);
+  return {static_cast<uint16_t>(crc ^ crc >> 16), crc};
+}
+
+template <typename T>
+T read_at(std::span<const std::byte, kHeaderBytes> header, size_t at) {
+  T value;
+  std::memcpy(&value, header.data() + at, sizeof value);
+  return value;
+}
+
+bool unchecked(std::span<const std::byte, kHeaderBytes> header) {
+  return !checked(static_cast<Type>(header[4])) && read_at<uint16_t>(header, kHeadAt) == 0 &&
+         read_at<uint32_t>(header, kWholeAt) == 0;
+}
+
+}  // namespace
+
+bool checked(Type type) {
+  return type != Type::kHello && type != Type::kWelcome && type != Type::kRefusal;
+}
+
+void seal(std::span<std::byte, kHeaderBytes> header, std::span<const std::byte> first,
+          std::span<const std::byte> second) {
+  const Checks checks = checks_of(header);
+  const uint32_t whole = crc32c(second, crc32c(first, checks.crc));
+  std::memcpy(header.data() + kHeadAt, &checks.head, sizeof checks.head);
+  std::memcpy(header.data() + kWholeAt, &whole, sizeof whole);
+}
+
+bool intact_header(std::span<const std::byte, kHeaderBytes> header) {
+  return unchecked(header) || checks_of(header).head == read_at<uint16_t>(header, kHeadAt);
+}
+
+bool intact(std::span<const std::byte, kHeaderBytes> header, std::span<const std::byte> first,
+            std::span<const std::byte> second) {
+  return unchecked(header) || crc32c(second, crc32c(first, checks_of(header).crc)) ==
+                                  read_at<uint32_t>(header, kWholeAt);
+}
+
 Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
   ByteReader reader(bytes);
   if (const auto magic = reader.read<uint32_t>(); magic != kMagic) {
@@ -128,7 +184,7 @@ Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
   }
   const auto type = reader.read<uint8_t>();
   const auto control = reader.read<uint8_t>();
-  const auto flags = reader.read<uint16_t>();
+  reader.read<uint16_t>();  // `head`
   Header header;
   header.length = reader.read<uint32_t>();
   header.want = reader.read<uint32_t>();
@@ -138,7 +194,6 @@ Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
   header.argument = reader.read<uint32_t>();
   header.compute_us = reader.read<uint32_t>();
   header.sequence = reader.read<uint32_t>();
-  const auto zero = reader.read<uint32_t>();
   if (type == 0 || type > kLastType) {
     return invalid("frame of unknown type " + std::to_string(type));
   }
@@ -147,7 +202,6 @@ Result<Header> decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
     return invalid("frame with unknown control " + std::to_string(control));
   }
   header.control = static_cast<Control>(control);
-  if (flags != 0 || zero != 0) return invalid("frame with unknown flags");
   const std::string type_name(name(header.type));
   if (header.length > max_payload(header.type)) {
     return invalid(type_name + " frame of " + std::to_string(header.length) +

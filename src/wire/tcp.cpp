@@ -77,6 +77,17 @@ Error closed() {
   return {ErrorKind::kPeer, "the connection closed"};
 }
 
+Error damaged() {
+  return {ErrorKind::kPeer,
+          "a frame was damaged on its way: its checksum is not that of its bytes"};
+}
+
+bool looks_like_frame(std::span<const std::byte> head) {
+  uint32_t magic = 0;
+  std::memcpy(&magic, head.data(), sizeof magic);
+  return magic == kMagic;
+}
+
 }  // namespace
 
 std::string Address::text() const {
@@ -258,7 +269,13 @@ Result<Connection::Step> Connection::read(const Placer& placer) {
     }
     have_ += static_cast<size_t>(got);
     if (have_ < kHeaderBytes) continue;
+    // What does not even begin like a frame is no damaged one, but somebody else.
+    const bool first = !known_;
+    if (channel_ == nullptr && !intact_header(head_) && (!first || looks_like_frame(head_))) {
+      return damaged();
+    }
     TANDEM_ASSIGN(header_, decode_header(head_));
+    known_ = true;
     TANDEM_ASSIGN(place_, placer(header_));
   }
   const size_t total = kHeaderBytes + header_.length;
@@ -278,13 +295,21 @@ Result<Connection::Step> Connection::read(const Placer& placer) {
     have_ += static_cast<size_t>(got);
   }
   have_ = 0;
+  if (channel_ == nullptr) {
+    const size_t first = std::min<size_t>(header_.length, place_[0].size());
+    if (!intact(head_, place_[0].first(first), place_[1].first(header_.length - first))) {
+      return damaged();
+    }
+  }
   return Step::kFrame;
 }
 
 Status Connection::send(Header header, std::span<const std::byte> first,
                         std::span<const std::byte> second) {
   header.length = static_cast<uint32_t>(first.size() + second.size());
-  const auto head = encode(header);
+  auto head = encode(header);
+  // Outside the lock: a large frame takes a while. A channel is there from the beginning, or not.
+  if (channel_ == nullptr && checked(header.type)) seal(head, first, second);
   const size_t total = head.size() + header.length;
   const std::lock_guard lock(mutex_);
   if (channel_ != nullptr) {

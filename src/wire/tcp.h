@@ -110,7 +110,7 @@ class Connection {
   ~Connection();
 
   /// Reads as much of one frame as there is. Errors: kInvalid (not a frame, or refused by
-  /// `placer`), kPeer (closed within a frame, reset).
+  /// `placer`), kPeer (closed within a frame, reset, damaged on the way).
   Result<Step> read(const Placer& placer);
   /// Whether read() would find something (or the end). For who looks again and again: read() takes
   /// the socket's lock each time, which holds up the frame that comes in.
@@ -172,7 +172,8 @@ class Connection {
 
   Socket socket_;
   std::array<std::byte, kHeaderBytes> head_{};
-  size_t have_ = 0;  ///< bytes of head_ and payload read
+  size_t have_ = 0;     ///< bytes of head_ and payload read
+  bool known_ = false;  ///< the other end has sent a frame
   Header header_;
   Place place_{};
   std::vector<std::byte> payload_;

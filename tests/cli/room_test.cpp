@@ -166,7 +166,7 @@ TEST_F(RoomProcesses, APausedDeviceIsLeftOutWithTheReason) {
   EXPECT_EQ(answer["logits_sha256"], alone(kPrompt)["logits_sha256"]);
   bool said = false;
   for (const Json& event : answer["events"]) {
-    said = said || (event["kind"] == "left_out" && event["device"] == "two" &&
+    said = said || (event["kind"] == "left_out" && event["peer"] == "two" &&
                     event["text"].get<std::string>().find("paused") != std::string::npos);
   }
   EXPECT_TRUE(said) << answer["events"];
@@ -231,6 +231,34 @@ TEST_F(RoomProcesses, AnAnswerGoesOnWhileTheHubIsAway) {
   size_t remote = 0;
   for (const Json& stage : after["stages"]) remote += stage["peer"] != "host" ? 1 : 0;
   EXPECT_EQ(remote, 2U) << after;
+}
+
+TEST_F(RoomProcesses, AWorkerThatDiesIsReplacedByTheOthers) {
+  auto a = std::make_unique<Joined>(at_, std::vector<std::string>{"--name", "one"});
+  Joined b(at_, {"--name", "two"});
+  const Json expected =
+      Json::parse(tandem_ok({"chat", "--json", "--max-tokens", "100"}, "Tell me a story.\n"));
+  Process chat({"chat", "--room", at_, "--json", "--memory", "64M", "--max-tokens", "100"});
+  chat.write("Tell me a story.\n");
+  // Both hold layers by now, and the answer may be at any token.
+  wait_for_view([](const Json& room) {
+    size_t ready = 0;
+    for (const Json& device : room["devices"]) {
+      ready += device.contains("placement") && device["placement"].contains("state") ? 1 : 0;
+    }
+    return ready == 2;
+  });
+  a->process().signal(SIGKILL);
+  chat.write("And now a very long one, please.\n");
+  const Output answers = chat.finish();
+  EXPECT_EQ(answers.code, 0) << answers.err << answers.out;
+  const auto end = answers.out.find('\n');
+  ASSERT_NE(end, std::string::npos) << answers.out;
+  const Json first = Json::parse(answers.out.substr(0, end));
+  const Json second = Json::parse(answers.out.substr(end + 1));
+  EXPECT_EQ(first["logits_sha256"], expected["logits_sha256"]);
+  EXPECT_TRUE(has_event(first, "lost") || has_event(second, "lost")) << answers.out;
+  EXPECT_TRUE(has_event(first, "replanned") || has_event(second, "replanned")) << answers.out;
 }
 
 TEST_F(RoomProcesses, OneAsksAtATime) {

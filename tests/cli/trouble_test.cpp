@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/process.h"
 
@@ -90,7 +91,7 @@ TEST(DyingWorker, IsNamedAndTheOtherStaysUsable) {
       std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
   WorkerProcess living({"--models", source("models"), "--isa", "scalar"});
   const std::string address = dying->address();
-  Process process(long_answer({"--workers", living.address() + "," + address}));
+  Process process(long_answer({"--no-recovery", "--workers", living.address() + "," + address}));
   process.read_until(" ");
   const auto start = std::chrono::steady_clock::now();
   dying->process().signal(SIGKILL);
@@ -108,8 +109,8 @@ TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
   auto dying = std::make_unique<WorkerProcess>(
       std::vector<std::string>{"--models", source("models"), "--isa", "scalar"});
   // Told apart from the answer's own end by its length: it can't be done before the kill.
-  Process process({"run", "--json", "--raw", "--max-tokens", "1000", "--workers", dying->address(),
-                   "Once upon a time"});
+  Process process({"run", "--json", "--no-recovery", "--raw", "--max-tokens", "1000", "--workers",
+                   dying->address(), "Once upon a time"});
   dying->process().read_error_until("\n");  // a host has come
   dying->process().signal(SIGKILL);
   const Output output = process.finish();
@@ -118,6 +119,70 @@ TEST(DyingWorker, WithJsonTheErrorIsOnStandardOutput) {
   EXPECT_EQ(object["error"]["kind"], "peer");
   EXPECT_NE(object["error"]["message"].get<std::string>().find(dying->address()),
             std::string::npos);
+}
+
+TEST(DyingWorker, DoesNotEndTheAnswer) {
+  const std::vector<std::string> flags{"--models", source("models"), "--isa", "scalar"};
+  auto dying = std::make_unique<WorkerProcess>(flags);
+  WorkerProcess living(flags);
+  const std::vector<std::string> plain{"run",          "-q",  "--raw",
+                                       "--max-tokens", "120", "Once upon a time"};
+  auto over_workers = plain;
+  over_workers.insert(over_workers.end(), {"--workers", living.address() + "," + dying->address()});
+  Process process(over_workers);
+  process.read_until(" ");
+  dying->process().signal(SIGKILL);
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 0) << output.err;
+  EXPECT_EQ(output.out, tandem_ok(plain));
+}
+
+TEST(DyingWorker, IsReplacedByASpareAndTheAnswerSaysSo) {
+  const std::vector<std::string> flags{"--models", source("models")};
+  auto dying = std::make_unique<WorkerProcess>(flags);
+  WorkerProcess living(flags);
+  WorkerProcess spare(flags);
+  const std::string gone = dying->address();
+  Process process({"chat", "--json", "--max-tokens", "20", "--workers",
+                   living.address() + "," + gone, "--spares", spare.address() + "=6-11"});
+  process.write("Who are you?\n");
+  std::string lines = process.read_until("\n");
+  dying->process().signal(SIGKILL);
+  process.write("And who am I?\n");
+  const Output output = process.finish();
+  EXPECT_EQ(output.code, 0) << output.out;
+  const std::string expected =
+      tandem_ok({"chat", "--json", "--max-tokens", "20"}, "Who are you?\nAnd who am I?\n");
+  std::istringstream got(output.out.starts_with(lines) ? output.out : lines + output.out);
+  std::istringstream wanted(expected);
+  nlohmann::json last;
+  int turns = 0;
+  for (std::string line, other; std::getline(got, line) && std::getline(wanted, other); ++turns) {
+    last = nlohmann::json::parse(line);
+    const auto undisturbed = nlohmann::json::parse(other);
+    for (const char* key : {"text", "tokens", "logits_sha256", "reused_tokens"}) {
+      EXPECT_EQ(last[key], undisturbed[key]) << key;
+    }
+    EXPECT_TRUE(undisturbed["events"].empty());
+  }
+  ASSERT_EQ(turns, 2) << output.out;
+  std::vector<std::string> kinds;
+  for (const auto& event : last["events"]) kinds.push_back(event["kind"]);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"lost", "spare", "replaying", "goes_on"}));
+  EXPECT_EQ(last["events"][0]["peer"], gone);
+  EXPECT_EQ(last["events"][1]["peer"], spare.address());
+}
+
+TEST(Spares, AreCheckedBeforeAnythingStarts) {
+  EXPECT_EQ(tandem({"run", "--spares", "127.0.0.1:1=0-3", "Hi"}).code, 2);
+  EXPECT_EQ(
+      tandem({"run", "--local", "2", "--no-recovery", "--spares", "127.0.0.1:1=0-3", "Hi"}).code,
+      2);
+  for (const char* wrong : {"127.0.0.1:1", "127.0.0.1:1=0-99", "127.0.0.1:1=x"}) {
+    const Output output = tandem({"run", "--local", "2", "--spares", wrong, "Hi"});
+    EXPECT_NE(output.code, 0);
+    EXPECT_NE(output.err.find("--spares"), std::string::npos) << output.err;
+  }
 }
 
 TEST(Memory, AWorkerLendsNoMoreThanItWasTold) {

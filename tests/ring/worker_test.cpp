@@ -433,6 +433,18 @@ TEST(Worker, NoticesGarbageOnALink) {
   ASSERT_GT(::send(host.in->fd(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
   const auto trouble = host.trouble();
   EXPECT_EQ(trouble.blame, wire::Blame::kUpstream);
+  // Whoever sent it is not to blame: it may have been something else when it was sent.
+  EXPECT_TRUE(trouble.link_lost);
+  EXPECT_NE(trouble.text.find("damaged"), std::string::npos) << trouble.text;
+}
+
+TEST(Worker, NoticesAFrameThatDoesNotBelongOnALink) {
+  Model model;
+  const Workers workers(1);
+  const Manual host(workers, model);
+  ASSERT_TRUE(host.in->send({.type = wire::Type::kPing}).ok());
+  const auto trouble = host.trouble();
+  EXPECT_EQ(trouble.blame, wire::Blame::kUpstream);
   EXPECT_FALSE(trouble.link_lost);
 }
 

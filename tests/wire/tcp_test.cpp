@@ -93,7 +93,8 @@ TEST(Connection, TellsAnEndBetweenFramesFromOneWithin) {
     EXPECT_EQ(*step, Connection::Step::kClosed);
   }
   Pair pair;
-  const auto head = encode({.type = Type::kStates, .length = 100});
+  auto head = encode({.type = Type::kStates, .length = 100});
+  seal(head, {}, {});
   ASSERT_EQ(::send(pair.a->fd(), head.data(), head.size(), 0), 48);
   pair.a.reset();
   const auto header = pair.b->receive_until(soon(), 1000);
@@ -105,11 +106,32 @@ TEST(Connection, AHugeLengthIsRefusedBeforeAllocation) {
   Pair pair;
   auto head = encode({.type = Type::kStates, .length = 100});
   for (size_t i = 8; i < 12; ++i) head[i] = std::byte{0xff};
+  seal(head, {}, {});
   ASSERT_EQ(::send(pair.a->fd(), head.data(), head.size(), 0), 48);
   const auto header = pair.b->receive_until(soon(), 0xffffffff);
   ASSERT_FALSE(header.ok());
   EXPECT_EQ(header.error().kind, ErrorKind::kInvalid);
   EXPECT_TRUE(pair.b->payload().empty());
+}
+
+TEST(Connection, ABitThatFlipsOnTheWayIsFound) {
+  const std::vector<std::byte> bytes(500, std::byte{42});
+  auto head = encode({.type = Type::kStates, .length = 500});
+  seal(head, bytes, {});
+  for (size_t bit = 0; bit < (head.size() + bytes.size()) * 8; bit += 13) {
+    Pair pair;
+    // Only what has sent a frame before is known to speak in frames.
+    ASSERT_TRUE(pair.a->send({.type = Type::kPing}).ok());
+    ASSERT_TRUE(pair.b->receive_until(soon(), 1000).ok());
+    std::vector<std::byte> sent(head.begin(), head.end());
+    sent.insert(sent.end(), bytes.begin(), bytes.end());
+    sent[bit / 8] ^= std::byte{1} << (bit % 8);
+    ASSERT_EQ(::send(pair.a->fd(), sent.data(), sent.size(), 0), 548);
+    const auto header = pair.b->receive_until(soon(), 1000);
+    ASSERT_FALSE(header.ok()) << bit;
+    EXPECT_EQ(header.error().kind, ErrorKind::kPeer);
+    EXPECT_NE(header.error().message.find("damaged"), std::string::npos) << header.error().message;
+  }
 }
 
 TEST(Connection, WritingToAPeerThatLeftIsAnError) {
