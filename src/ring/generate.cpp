@@ -137,6 +137,8 @@ Status Conversation::recover(const Error& error) {
   broken_ = true;
   const std::vector<uint32_t> tokens = std::exchange(held_, {});
   if (!ring_.survives() || error.kind != ErrorKind::kPeer) return error;
+  // Ctrl-C on a terminal reaches workers of the same terminal too.
+  if (cancelled()) return Error{ErrorKind::kCancelled, "stopped"};
   Error last = error;
   if (failures_ == 0) failing_since_ = Clock::now();
   for (;;) {

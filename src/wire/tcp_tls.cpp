@@ -38,6 +38,9 @@ Result<bool> Connection::take_record(bool& ended) {
     if (record_have_ >= TlsChannel::kRecordHeader) {
       const auto header = std::span(record_).first<TlsChannel::kRecordHeader>();
       const auto body = TlsChannel::body_bytes(header);
+      if (!body.ok() && channel_->open()) {
+        return Error{ErrorKind::kPeer, "a TLS record was damaged on its way"};
+      }
       if (!body.ok()) {
         // "TNDM" and the type of a hello.
         plain_peer_ = std::memcmp(header.data(), "TNDM\1", header.size()) == 0;

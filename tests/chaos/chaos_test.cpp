@@ -5,12 +5,14 @@
 //
 // Faults come from a seeded generator, in several rooms at once, since most of the time is waiting.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -139,12 +141,20 @@ struct Tally {
 /// A ring over three to five devices, of which one may be a spare.
 class Room {
  public:
+  /// Every other one has a key, and so TLS.
   Room(size_t number, const Namespaces* namespaces, uint64_t room_seed)
       : number_(number), random_(room_seed), ends_(story().load_ends()) {
+    if (number % 2 == 1) {
+      const std::string digits = "000102030405060708090a0b0c0d0e0f";
+      key_ = testing::TempDir() + "tandem-chaos-" + std::to_string(::getpid()) + "-" +
+             std::to_string(number);
+      std::ofstream(key_) << digits;
+      tls_ = *wire::Tls::create(*wire::Identity::create(), *wire::parse_room_key(digits));
+    }
     keeper_.now([&] {
       for (size_t i = 0; i < kMostDevices; ++i) {
         devices_.push_back(
-            std::make_unique<Device>(number * kMostDevices + i, namespaces, random_()));
+            std::make_unique<Device>(number * kMostDevices + i, namespaces, random_(), key_));
       }
     });
   }
@@ -152,6 +162,7 @@ class Room {
     ring_.reset();
     keeper_.drain();
     keeper_.now([&] { devices_.clear(); });
+    if (!key_.empty()) std::filesystem::remove(key_);
   }
 
   void answer(Fault fault, Tally& tally) {
@@ -220,6 +231,7 @@ class Room {
     // Some layers may be the host's.
     if (pick(3) == 0 && workers.size() > 2) workers.erase(workers.begin() + pick(workers.size()));
     auto options = story().options(workers);
+    options.tls = tls_;
     if (spare) options.spares = {{devices_[used - 1]->address(), ready}};
     working_ = used - (spare ? 1 : 0);
     auto opened = ring::Ring::open(std::move(options));
@@ -302,6 +314,8 @@ class Room {
   const size_t number_;
   std::mt19937_64 random_;
   std::unique_ptr<model::Ends> ends_;
+  std::string key_;  ///< file
+  std::shared_ptr<const wire::Tls> tls_;
   Keeper keeper_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::chrono::milliseconds normal_{0};

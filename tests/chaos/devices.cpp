@@ -127,8 +127,8 @@ void Keeper::loop() {
   }
 }
 
-Device::Device(size_t index, const Namespaces* namespaces, uint64_t seed)
-    : index_(index), namespaces_(namespaces) {
+Device::Device(size_t index, const Namespaces* namespaces, uint64_t seed, std::string key)
+    : index_(index), namespaces_(namespaces), key_(std::move(key)) {
   where_ = {namespaces == nullptr ? "127.0.0.1" : namespaces->device(index), 0};
   start();
   const std::string here = namespaces == nullptr ? "127.0.0.1" : namespaces->host(index);

@@ -69,7 +69,8 @@ class Keeper {
 /// for relay() and address().
 class Device {
  public:
-  Device(size_t index, const Namespaces* namespaces, uint64_t seed);
+  /// `key`: file of the room's key; empty: no TLS.
+  Device(size_t index, const Namespaces* namespaces, uint64_t seed, std::string key = {});
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -87,6 +88,7 @@ class Device {
  private:
   const size_t index_;
   const Namespaces* namespaces_;
+  const std::string key_;
   wire::Address where_;
   std::unique_ptr<ring::LocalWorkers> process_;
   std::unique_ptr<Relay> relay_;
