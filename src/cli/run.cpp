@@ -158,12 +158,8 @@ int run_command(Arguments arguments) {
   flags.add("--state", "FILE", own.state,
             "take from FILE what is computed already; keep the state there");
   flags.add("--json", own.json, "print one JSON object at the end instead of the text");
-  flags.add_example("tandem run \"Write a story about a mouse and a clock.\"");
-  flags.add_example(
-      "tandem run --local 3 --temperature 0.7 --top-k 40 --seed 7 \"Tell me a story.\"");
-  flags.add_example(
-      "tandem run -m Qwen3-4B --workers 10.0.0.2:7000,10.0.0.3:7000 - < question.txt");
-  flags.add_example("tandem run --room @room.link \"Why is the sky blue?\"");
+  flags.add_example("tandem run --local 3 --temperature 0.7 --seed 7 \"Tell me a story.\"");
+  flags.add_example("tandem run --room @room.link - < question.txt");
   if (const auto code = flags.parse(arguments)) return *code;
   if (own.model.room == "-" && own.prompt == "-") {
     return flags.wrong_use("--room - and PROMPT - can't both read standard input");

@@ -105,7 +105,7 @@ uint32_t cores() {
 
 void ModelFlags::add_model(Flags& flags) {
   flags.add("-m,--model", "PATH", model,
-            "folder or GGUF file of the model (default: $TANDEM_MODEL or storyteller)");
+            "folder or GGUF file (default: $TANDEM_MODEL or storyteller)");
 }
 
 std::vector<std::string> isa_names() {

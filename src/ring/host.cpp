@@ -142,7 +142,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   // A lap of control only is short, and half of one would leave the stages apart.
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
   if (options_.survive) options.on_events = [this] { collect(); };
-  monitor_->begin(hidden.tokens());
+  monitor_->begin();
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
   monitor_->end();
   if (!result.ok()) {

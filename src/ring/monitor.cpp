@@ -17,16 +17,15 @@ constexpr auto kSilence = 3500ms;
 constexpr auto kPatience = 15s;
 /// Twice a ping's interval and more: whoever has not been heard for so long may stand still.
 constexpr auto kUnheard = 1200ms;
-/// A stage is slow if passes of one token take so many times as long as they once did, in so many
-/// means one after the other, each of the passes since the last one.
-constexpr uint32_t kSlowFactor = 8;
-constexpr uint32_t kSlowPongs = 10;
-constexpr uint32_t kLeastSlowUs = 2000;
-constexpr uint32_t kJudgedPasses = 64;
-/// Of which a mean is taken.
-constexpr uint32_t kMeanPasses = 4;
 constexpr auto kStall = 3500ms;
 constexpr auto kSuspicion = 1s;
+/// A stage is slow if passes of one token take so many times as long as they once did, on the mean
+/// between two pongs, in so many pongs one after the other.
+constexpr uint64_t kSlowFactor = 8;
+constexpr uint32_t kSlowPongs = 10;
+constexpr uint64_t kLeastSlowUs = 2000;
+/// Passes that make a mean worth comparing with.
+constexpr uint64_t kPaceOfPasses = 16;
 
 std::string seconds(uint32_t milliseconds) {
   return std::to_string(milliseconds / 1000) + "." + std::to_string(milliseconds % 1000 / 100) +
@@ -114,12 +113,7 @@ Error Monitor::verdict(Peer* peer, const Error& error) {
   return *failure_;
 }
 
-void Monitor::begin(uint32_t tokens) {
-  if (tokens == 1) {
-    singles_.fetch_add(1, std::memory_order_relaxed);
-  } else if (tokens > 1) {
-    singles_.store(0, std::memory_order_relaxed);
-  }
+void Monitor::begin() {
   lap_started_ = wire::Clock::now().time_since_epoch().count();
   running_.store(true, std::memory_order_release);
 }
@@ -318,21 +312,23 @@ void Monitor::judge_silence(Watched& watched, wire::Clock::time_point now) {
 }
 
 void Monitor::judge_speed(Watched& watched) {
-  if (watched.spare || singles_.load(std::memory_order_relaxed) < kJudgedPasses) {
-    watched.slow_pongs = 0;
+  const wire::Pong& pong = watched.pong;
+  if (watched.spare || pong.single_passes <= watched.singles ||
+      pong.single_us < watched.singles_us) {
     return;
   }
-  const wire::Pong& pong = watched.pong;
-  if (pong.single_passes < watched.judged_passes) watched.judged_passes = watched.judged_us = 0;
-  const uint64_t passes = pong.single_passes - watched.judged_passes;
-  if (passes < kMeanPasses) return;
-  const auto mean = static_cast<uint32_t>(
-      std::min<uint64_t>((pong.single_us - watched.judged_us) / passes, UINT32_MAX));
-  watched.judged_passes = pong.single_passes;
-  watched.judged_us = pong.single_us;
-  if (mean == 0) return;
-  watched.best_us = watched.best_us == 0 ? mean : std::min(watched.best_us, mean);
-  const bool slow = mean > kLeastSlowUs && mean / kSlowFactor > watched.best_us;
+  const bool first = watched.singles == 0;
+  const uint64_t passes = pong.single_passes - watched.singles;
+  const uint64_t mean = (pong.single_us - watched.singles_us) / passes;
+  watched.singles = pong.single_passes;
+  watched.singles_us = pong.single_us;
+  // Those from before this watch began may be of other times.
+  if (first) return;
+  if (passes >= kPaceOfPasses && (watched.best_us == 0 || mean < watched.best_us)) {
+    watched.best_us = std::max<uint64_t>(mean, 1);
+  }
+  const bool slow =
+      watched.best_us != 0 && mean > kLeastSlowUs && mean / kSlowFactor > watched.best_us;
   watched.slow_pongs = slow ? watched.slow_pongs + 1 : 0;
   if (watched.slow || watched.slow_pongs < kSlowPongs) return;
   watched.slow = true;

@@ -58,8 +58,8 @@ class Monitor {
   std::vector<Event> take_events();
   [[nodiscard]] bool events() const { return has_events_.load(std::memory_order_acquire); }
 
-  /// A lap of `tokens` is under way from begin to end.
-  void begin(uint32_t tokens);
+  /// A lap is under way from begin to end.
+  void begin();
   void end();
   /// The host got a frame, or finished a pass of its own.
   void moved() { moves_.fetch_add(1, std::memory_order_relaxed); }
@@ -75,12 +75,12 @@ class Monitor {
     wire::Clock::time_point heard;
     uint64_t pongs = 0;
     bool spare = false;
-    bool gone = false;           ///< a spare that is not watched any more
-    bool silent = false;         ///< that was told
-    uint32_t excused_ms = 0;     ///< of the pass under way: what it did not run for
-    uint64_t judged_passes = 0;  ///< of one token, and what they took, of the last mean
-    uint64_t judged_us = 0;
-    uint32_t best_us = 0;     ///< least mean of passes of one token
+    bool gone = false;        ///< a spare that is not watched any more
+    bool silent = false;      ///< that was told
+    uint32_t excused_ms = 0;  ///< of the pass under way: what it did not run for
+    uint64_t singles = 0;     ///< passes of one token that were judged
+    uint64_t singles_us = 0;  ///< what these took
+    uint64_t best_us = 0;     ///< least mean of them between two pongs
     uint32_t slow_pongs = 0;  ///< one after the other that showed it slow
     bool slow = false;        ///< that was told
   };
@@ -105,7 +105,6 @@ class Monitor {
   std::atomic<bool> running_{false};
   std::atomic<bool> host_computes_{false};
   std::atomic<bool> has_events_{false};
-  std::atomic<uint32_t> singles_{0};  ///< laps of one token, one after the other
   std::atomic<uint64_t> moves_{0};
   std::atomic<int64_t> lap_started_{0};
 

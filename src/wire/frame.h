@@ -27,7 +27,7 @@
 namespace tandem::wire {
 
 /// Raised whenever a frame or message changes its form or meaning.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 inline constexpr uint32_t kMagic = 0x4d444e54;  // "TNDM"
 inline constexpr size_t kHeaderBytes = 48;
 /// Tokens in one kStates frame. 4,096 tokens of a hidden size of 16,384 are 128 MiB.

@@ -145,6 +145,7 @@ void Device::start() {
   std::vector<std::string> arguments{
       "worker",    "--listen", where_.text(), "--models", TANDEM_SOURCE_DIR "/models",
       "--threads", "1"};
+  if (!key_.empty()) arguments.insert(arguments.end(), {"--key", key_});
   auto started = [&] {
     if (namespaces_ == nullptr) return ring::LocalWorkers::start(1, program, arguments);
     arguments.insert(arguments.begin(), {"netns", "exec", namespaces_->name(index_), program});

@@ -19,7 +19,8 @@ namespace {
 using ring::Event;
 using ring::LayerRange;
 
-const std::filesystem::path kStoryteller = TANDEM_SOURCE_DIR "/models/storyteller";
+/// Small enough for the sanitizers.
+const std::filesystem::path kStoryteller = TANDEM_SOURCE_DIR "/models/storyteller-draft";
 
 std::unique_ptr<ring::Worker> real(const std::string& listen = "127.0.0.1:0") {
   ring::WorkerOptions options;
