@@ -249,4 +249,22 @@ nlohmann::ordered_json RoomReport::events() {
   return list;
 }
 
+Result<std::shared_ptr<RoomReport>> deal_room(std::shared_ptr<room::Host> host,
+                                              const ModelFlags& flags, ring::ProbeOptions probe) {
+  TANDEM_TRY(check_room_model(*host, *probe.manifest));
+  room::DealOptions options;
+  options.probe = std::move(probe);
+  TANDEM_ASSIGN(options.probe.host_memory, parse_host_memory(flags.room_memory));
+  TANDEM_ASSIGN(options.objective, room_objective(*host));
+  TANDEM_ASSIGN(auto dealt, room::deal(*host, options));
+  if (dealt.plan.shortage) {
+    return Error{ErrorKind::kMemory, "room " + host->code() + " is short: " +
+                                         shortage_text(dealt.input, *dealt.plan.shortage) +
+                                         left_out_text(dealt)};
+  }
+  auto report = std::make_shared<RoomReport>(std::move(host), std::move(options), std::move(dealt));
+  if (!flags.quiet) note(report->plan_text());
+  return report;
+}
+
 }  // namespace tandem::cli

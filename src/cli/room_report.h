@@ -78,6 +78,11 @@ class RoomReport {
   size_t told_ = 0;
 };
 
+/// Deals a room's layers out for an answer, and says unless `flags.quiet` who gets none and why.
+/// `probe`: model, bits, context and the host's own stages; what it refers to has to outlive the
+/// report. Errors: those of room::deal(), kInvalid (another model), kMemory (the room is short).
+Result<std::shared_ptr<RoomReport>> deal_room(std::shared_ptr<room::Host> host,
+                                              const ModelFlags& flags, ring::ProbeOptions probe);
 /// A listener that tells `other` (which may be empty) and `room` (which may be null).
 ring::Listener room_events(ring::Listener other, RoomReport* room);
 

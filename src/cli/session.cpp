@@ -419,7 +419,11 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     TANDEM_ASSIGN(ring.workers, planned_workers(probe, flags.quiet));
   }
   if (options.room != nullptr) {
-    TANDEM_ASSIGN(ring.workers, session.deal(flags, options, ring.local));
+    ring::ProbeOptions probe =
+        probe_options(session.model_, session.manifest_.get(), ring.local, {});
+    probe.context = session.context_;
+    TANDEM_ASSIGN(session.room_, deal_room(options.room, flags, std::move(probe)));
+    ring.workers = session.room_->workers();
     ring.tls = options.room->tls();
   }
   ring.local.profile = options.profile;
@@ -449,25 +453,6 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   if (session.room_ != nullptr) session.room_->loaded(session.ring_->stages());
   if (!flags.quiet && flags.table) session.show_table();
   return session;
-}
-
-Result<std::vector<ring::RingWorker>> Session::deal(const ModelFlags& flags, const Options& options,
-                                                    const model::StageOptions& local) {
-  TANDEM_TRY(check_room_model(*options.room, *manifest_));
-  room::DealOptions deal;
-  deal.probe = probe_options(model_, manifest_.get(), local, {});
-  deal.probe.context = context_;
-  TANDEM_ASSIGN(deal.probe.host_memory, parse_host_memory(flags.room_memory));
-  TANDEM_ASSIGN(deal.objective, room_objective(*options.room));
-  TANDEM_ASSIGN(auto dealt, room::deal(*options.room, deal));
-  if (dealt.plan.shortage) {
-    return Error{ErrorKind::kMemory, "room " + options.room->code() + " is short: " +
-                                         shortage_text(dealt.input, *dealt.plan.shortage) +
-                                         left_out_text(dealt)};
-  }
-  room_ = std::make_shared<RoomReport>(options.room, std::move(deal), std::move(dealt));
-  if (!flags.quiet) note(room_->plan_text());
-  return room_->workers();
 }
 
 model::StateIdentity Session::identity() const {

@@ -174,8 +174,6 @@ class Session {
  private:
   Session() = default;
   void show_table();
-  Result<std::vector<ring::RingWorker>> deal(const ModelFlags& flags, const Options& options,
-                                             const model::StageOptions& local);
 
   Model model_;
   model::StageOptions stage_options_;

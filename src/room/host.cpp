@@ -274,7 +274,9 @@ void Host::carry_placements(hub::Client& client) {
   }
   for (auto& [device, placement] : now) {
     const Status told = client.place(code(), device, placement);
-    if (told.ok() || client.status() == 404) continue;
+    // Refused: the device has left, or this process is the host no more.
+    const bool refused = client.status() >= 400 && client.status() < 500 && client.status() != 429;
+    if (told.ok() || refused) continue;
     const std::lock_guard lock(mutex_);
     placements_.emplace(device, std::move(placement));  // unless there is a newer one
   }
