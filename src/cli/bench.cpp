@@ -237,6 +237,7 @@ int bench_command(Arguments arguments) {
     return flags.wrong_use("--depth fills one process: it goes without --local and --workers");
   }
   own.model.table = false;
+  own.model.steady = true;
   const auto bench = measure(own);
   if (!bench.ok()) return fail("bench", bench.error(), own.json);
   write_out(own.json ? json_text(*bench) : text(*bench, own));

@@ -11,9 +11,11 @@ void add_cache_flag(Flags& flags, std::string& value) {
   flags.add("--cache", "DIR|off", value, "folder of quantized weights (default: ~/.cache/tandem)");
 }
 
-Result<std::shared_ptr<weights::PackedCache>> open_cache(const std::string& flag, bool quiet) {
+Result<std::shared_ptr<weights::PackedCache>> open_cache(const std::string& flag, bool quiet,
+                                                         bool copied) {
   if (flag == "off") return std::shared_ptr<weights::PackedCache>();
   weights::PackedCacheOptions options;
+  options.copied = copied;
   std::error_code code;
   options.folder = flag.empty() ? weights::cache_folder() : std::filesystem::absolute(flag, code);
   if (options.folder.empty()) return std::shared_ptr<weights::PackedCache>();

@@ -383,7 +383,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
   session.context_ = std::min(options.context, config.context);
   session.batch_ = options.batch;
   session.quiet_ = flags.quiet;
-  TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet));
+  TANDEM_ASSIGN(session.cache_, open_cache(flags.cache, flags.quiet, flags.steady));
 
   TANDEM_ASSIGN(const auto workers, open_workers(flags, checkpoint, session.local_));
   ring::RingOptions ring;

@@ -57,6 +57,7 @@ struct ModelFlags {
   uint32_t context = 0;        ///< 0: what the command needs
   std::string experts_memory;  ///< a size, or empty: all experts are in memory
   std::string cache;           ///< folder of quantized weights, "off", or empty for the usual one
+  bool steady = false;         ///< weights come from the cache as they will lie in the long run
   std::string spares;          ///< workers with the layers that they are ready to take over
   bool recover = false;        ///< the command lets an answer go on without a worker that leaves
   bool no_recovery = false;    ///< its user does not want that

@@ -101,13 +101,17 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     if (peer->healthy || peer->why.empty()) continue;
     peer->control.reset();
     strikes_[peer->worker.address].add();
+    const std::string& address = peer->worker.address;
+    if (std::find(lost.begin(), lost.end(), address) == lost.end()) lost.push_back(address);
     emit(Event::Kind::kLost, peer->worker.label(), peer->why);
   }
   take_spares();
   TANDEM_TRY(reconnect());
-  for (const auto& peer : peers_) {
-    if (!peer->healthy && !peer->why.empty()) lost.push_back(peer->worker.address);
-  }
+  std::erase_if(lost, [&](const std::string& address) {
+    return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+      return peer->healthy && peer->worker.address == address;
+    });
+  });
   const bool complete = std::none_of(peers_.begin(), peers_.end(), [](const auto& peer) {
     return !peer->healthy && !peer->why.empty();
   });
@@ -119,12 +123,12 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
                                      [](const auto& peer) { return !peer->why.empty(); });
       return workers.error().in((*gone)->why);
     }
-    emit(Event::Kind::kReplanned, lost.back(), "the layers are dealt anew");
+    emit(Event::Kind::kReplanned, "", "the layers are dealt anew");
     TANDEM_TRY(deal(*workers));
   } else if (!complete) {
-    const Status status = reassign();
+    Status status = reassign();
     hopeless = !status.ok();
-    TANDEM_TRY(status);
+    if (hopeless) return status;
   }
   return connect();
 }
@@ -270,6 +274,7 @@ Status RingState::reassign() {
 // Has `workers` as the ring's from now on. Who is there with the same layers stays loaded.
 Status RingState::deal(const std::vector<RingWorker>& workers) {
   std::vector<LayerRange> ranges;
+  ranges.reserve(workers.size());
   for (const RingWorker& worker : workers) ranges.push_back(worker.layers);
   if (const Status status = check_split(ranges, options_.config.layers); !status.ok()) {
     return status.error().in("the new plan");

@@ -194,16 +194,17 @@ std::vector<kernels::PackedMatrix> matrices_of(const PackedHeader& header, const
 }
 
 Loaded read_entry(const fs::path& path, const Digest& key, std::span<const PackedShape> shapes,
-                  ThreadPool& pool) {
+                  bool copied, ThreadPool& pool) {
   Entry entry(path);
   if (!entry.read(key, shapes)) return std::move(entry.refusal);
   const int file = entry.file.value;
   const uint64_t offset = entry.header.data_offset();
-  const bool large = std::ranges::any_of(
-      entry.header.places(),
-      [](const PackedHeader::Place& place) { return place.weight_bytes > kMostMapped; });
-  const Data data = large ? read_data(file, offset, entry.size - offset, pool)
-                          : map_data(file, offset, entry.size, pool);
+  const bool at_once =
+      copied || std::ranges::any_of(entry.header.places(), [](const PackedHeader::Place& place) {
+        return place.weight_bytes > kMostMapped;
+      });
+  const Data data = at_once ? read_data(file, offset, entry.size - offset, pool)
+                            : map_data(file, offset, entry.size, pool);
   if (data.owner == nullptr) return refused("there is no memory for it", false);
   if (!data.whole) return refused("it can't be read", false);
   if (data.content != entry.header.content) return refused("its content is damaged");
@@ -290,7 +291,7 @@ void PackedCache::notice(const std::string& line) const {
 std::optional<std::vector<kernels::PackedMatrix>> PackedCache::load(
     const Digest& key, std::span<const PackedShape> shapes, ThreadPool& pool) {
   const fs::path path = path_of(key);
-  Loaded loaded = read_entry(path, key, shapes, pool);
+  Loaded loaded = read_entry(path, key, shapes, options_.copied, pool);
   if (!loaded.problem.empty()) give_up(path, loaded.problem, loaded.remove);
   return std::move(loaded.matrices);
 }

@@ -32,14 +32,16 @@ struct PackedCacheOptions {
   std::filesystem::path folder;             ///< made when something is stored
   uint64_t limit = uint64_t{64} << 30;      ///< bytes of all files together
   std::function<void(std::string)> notice;  ///< one line each; from any thread; may be empty
+  /// Entries are read into memory of their own: a slower start, and passes as fast as they will be.
+  bool copied = false;
 };
 
 /// Thread-safe. Several processes may use one folder.
 ///
-/// Entries are files named by their key. Each is mapped, checked as a whole against its checksum,
-/// and used in place; one that fails the check, has another version or another length is deleted,
-/// with a notice. Files of other users are not used. A thread of low priority writes new entries:
-/// under a temporary name, locked, synced, then renamed.
+/// Entries are files named by their key. Each is mapped (or read), checked as a whole against its
+/// checksum, and used in place; one that fails the check, has another version or another length is
+/// deleted, with a notice. Files of other users are not used. A thread of low priority writes new
+/// entries: under a temporary name, locked, synced, then renamed.
 class PackedCache final : public PackedStore {
  public:
   explicit PackedCache(PackedCacheOptions options);

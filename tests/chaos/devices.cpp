@@ -45,8 +45,9 @@ std::unique_ptr<Namespaces> Namespaces::make(size_t count) {
     const std::string space = made->name(i);
     const std::string cable = made->cable(i);
     const std::string inside = "ip -n " + space + " ";
-    const bool ok = run("ip netns add " + space) &&
-                    run("ip link add " + cable + " type veth peer name eth0 netns " + space) &&
+    std::string pair = "ip link add " + cable;
+    pair += " type veth peer name eth0 netns " + space;
+    const bool ok = run("ip netns add " + space) && run(pair) &&
                     run("ip addr add " + made->host(i) + "/24 dev " + cable) &&
                     run("ip link set " + cable + " up") &&
                     run(inside + "addr add " + made->device(i) + "/24 dev eth0") &&
@@ -142,9 +143,9 @@ Device::~Device() {
 void Device::start() {
   if (alive()) return;
   const std::string program = TANDEM_BINARY_DIR "/tandem";
-  std::vector<std::string> arguments{
-      "worker",    "--listen", where_.text(), "--models", TANDEM_SOURCE_DIR "/models",
-      "--threads", "1"};
+  const std::string models = TANDEM_SOURCE_DIR "/models";
+  std::vector<std::string> arguments{"worker",    "--listen", where_.text(), "--models", models,
+                                     "--threads", "1"};
   if (!key_.empty()) arguments.insert(arguments.end(), {"--key", key_});
   auto started = [&] {
     if (namespaces_ == nullptr) return ring::LocalWorkers::start(1, program, arguments);

@@ -95,6 +95,7 @@ TANDEM_AVX512 inline void add_to_tiles(__m512i* sums, const __m512i* weights,
 template <WeightFormat Format, int Tokens, int Tiles>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const Ahead& ahead,
                          const Share& share) {
+  constexpr bool kApart = Tokens * Tiles == 1;
   const size_t token_bytes = prepared_bytes(o.in.padded);
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
@@ -117,6 +118,13 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
       for (int g = 0; g < 2; ++g) {
         __m512i group_low[Tokens][Tiles];
         __m512i group_high[Tokens][Tiles];
+        __m512i other_low[Tiles];
+        __m512i other_high[Tiles];
+#pragma GCC unroll 2
+        for (int r = 0; r < Tiles; ++r) {
+          other_low[r] = _mm512_setzero_si512();
+          other_high[r] = _mm512_setzero_si512();
+        }
 #pragma GCC unroll 12
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 2
@@ -141,8 +149,9 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
             const uint8_t* planes = x + t * token_bytes + step * kStepX + chunk * 16;
             add_to_tiles<Tiles>(group_low[t], first, planes);
             add_to_tiles<Tiles>(group_high[t], first, planes + 4);
-            add_to_tiles<Tiles>(group_low[t], second, planes + 8);
-            add_to_tiles<Tiles>(group_high[t], second, planes + 12);
+            // Of one row of sums each would wait for the one before.
+            add_to_tiles<Tiles>(kApart ? other_low : group_low[t], second, planes + 8);
+            add_to_tiles<Tiles>(kApart ? other_high : group_high[t], second, planes + 12);
           }
         }
 #pragma GCC unroll 12
@@ -150,6 +159,10 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
 #pragma GCC unroll 2
           for (int r = 0; r < Tiles; ++r) {
             const __m512i scale = m[r].scale[g];
+            if constexpr (kApart) {
+              group_low[t][r] = _mm512_add_epi32(group_low[t][r], other_low[r]);
+              group_high[t][r] = _mm512_add_epi32(group_high[t][r], other_high[r]);
+            }
             low[t][r] = _mm512_add_epi32(low[t][r], _mm512_mullo_epi32(group_low[t][r], scale));
             high[t][r] = _mm512_add_epi32(high[t][r], _mm512_mullo_epi32(group_high[t][r], scale));
           }
