@@ -6,6 +6,7 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/room_report.h"
 #include "cli/session.h"
 
 namespace tandem::cli {
@@ -96,6 +97,7 @@ class Chat {
         forget();
         continue;
       }
+      if (session_.room() != nullptr && answers_lobby(*line)) continue;
       const Status status = turn(*line, parameters);
       if (output_closed()) return kSuccess;
       if (!status.ok()) {
@@ -118,6 +120,16 @@ class Chat {
     }
   }
 
+  /// "/allow DEVICE" and "/deny DEVICE": somebody asks to join the room.
+  bool answers_lobby(const std::string& line) {
+    const bool let_in = line.starts_with("/allow ");
+    if (!let_in && !line.starts_with("/deny ")) return false;
+    const std::string device = line.substr(line.find(' ') + 1);
+    const Status answered = session_.room()->answer_lobby(device, let_in);
+    if (!answered.ok()) note(answered.error().message + "\n");
+    return true;
+  }
+
   Status turn(const std::string& line, const decode::SamplerParameters& parameters) {
     nlohmann::json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", line}});
@@ -134,12 +146,18 @@ class Chat {
     request.max_tokens = flags_.sampling.max_tokens;
     request.end_ids = text_.end_ids(session_.config().vocab);
     request.hash_logits = flags_.json;
-    if (!flags_.json) request.on_text = [](std::string_view piece) { return write_out(piece); };
-    request.on_event = event_notes(flags_.model.quiet);
+    request.on_text = [&](std::string_view piece) {
+      if (session_.room() != nullptr && session_.room()->due()) {
+        session_.room()->laps(session_.ring().stages());
+      }
+      return flags_.json || write_out(piece);
+    };
+    request.on_event = room_events(event_notes(flags_.model.quiet), session_.room());
     TANDEM_ASSIGN(const ring::Answer answer, conversation_.generate(request));
     session_.tell(answer);
     messages_ = std::move(messages);
     messages_.push_back({{"role", "assistant"}, {"content", answer.text}});
+    if (session_.room() != nullptr) session_.room()->laps(session_.ring().stages(), "ready");
     if (!flags_.state.empty()) TANDEM_TRY(keep());
     if (flags_.json) {
       nlohmann::ordered_json object;
@@ -149,7 +167,8 @@ class Chat {
       object["reused_tokens"] = answer.reused_tokens;
       object["finish"] = std::string(name(answer.finish));
       object["logits_sha256"] = hex(answer.logits_sha256);
-      object["events"] = events_json(answer.events);
+      object["events"] =
+          session_.room() != nullptr ? session_.room()->events() : events_json(answer.events);
       write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       return {};
     }
@@ -181,9 +200,10 @@ class Chat {
   nlohmann::json messages_;
 };
 
-Result<int> talk(const ChatFlags& flags) {
+Result<int> talk(ChatFlags& flags) {
   TANDEM_ASSIGN(const auto parameters, flags.sampling.checked());
-  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  std::shared_ptr<room::Host> room;
+  TANDEM_ASSIGN(Model model, open_model(flags.model, room));
   TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   if (!text.chat) {
     return unsupported(model.checkpoint->folder().string() +
@@ -192,6 +212,7 @@ Result<int> talk(const ChatFlags& flags) {
   Session::Options options;
   options.context = context_for(flags.model, 0, flags.sampling.max_tokens);
   options.identify = !flags.state.empty();
+  options.room = room;
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
   Chat chat(flags, text, session);
   if (!flags.state.empty()) TANDEM_TRY(chat.resume());
@@ -207,6 +228,7 @@ int chat_command(Arguments arguments) {
       "Talks with a model. Each line of standard input is a message; what earlier turns left\n"
       "in the caches is used again.");
   own.model.add_all(flags);
+  own.model.add_room(flags);
   own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: 4096, at most the model's)");
@@ -218,8 +240,12 @@ int chat_command(Arguments arguments) {
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");
   flags.add_example("tandem chat");
   flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");
+  flags.add_example("tandem chat --room @room.link");
   flags.add_example("printf 'Hello!\\nWho are you?\\n' | tandem chat --quiet");
   if (const auto code = flags.parse(arguments)) return *code;
+  if (own.model.room == "-") {
+    return flags.wrong_use("standard input has the messages; take the link from @FILE");
+  }
   Status status = own.model.check();
   if (status.ok()) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();

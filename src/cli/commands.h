@@ -20,6 +20,7 @@ int models_command(Arguments arguments);
 int pull_command(Arguments arguments);
 int hub_command(Arguments arguments);  ///< if built with TANDEM_HUB
 int room_command(Arguments arguments);
+int join_command(Arguments arguments);
 int devices_command(Arguments arguments);
 int settings_command(Arguments arguments);
 int org_command(Arguments arguments);

@@ -37,8 +37,10 @@ std::string machine_name() {
   return ok ? name.data() : "computer";
 }
 
-Result<HubAccess> open_hub(const std::string& address, const std::string& key) {
-  TANDEM_ASSIGN(hub::Home home, hub::Home::open(hub::Home::usual_folder()));
+Result<HubAccess> open_hub(const std::string& address, const std::string& key,
+                           const std::filesystem::path& folder) {
+  TANDEM_ASSIGN(hub::Home home,
+                hub::Home::open(folder.empty() ? hub::Home::usual_folder() : folder));
   hub::HubAddress hub;
   if (!address.empty()) {
     TANDEM_ASSIGN(hub, hub::parse_hub(address));
@@ -50,7 +52,8 @@ Result<HubAccess> open_hub(const std::string& address, const std::string& key) {
     }
     hub = std::move(known.front());
   }
-  TANDEM_ASSIGN(hub::Client client, home.connect(hub, machine_name()));
+  const std::string name = folder.empty() ? machine_name() : folder.filename().string();
+  TANDEM_ASSIGN(hub::Client client, home.connect(hub, name));
   if (!key.empty()) {
     TANDEM_ASSIGN(std::string token, secret_argument(key));
     client.use_token(std::move(token));

@@ -1,6 +1,7 @@
 // What commands that talk to a hub share.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "base/result.h"
@@ -25,6 +26,8 @@ struct HubAccess {
   hub::Home home;
   hub::Client client;
 };
-Result<HubAccess> open_hub(const std::string& address, const std::string& key);
+/// `folder`: of another device of this user than the one that asks for answers, or empty.
+Result<HubAccess> open_hub(const std::string& address, const std::string& key,
+                           const std::filesystem::path& folder = {});
 
 }  // namespace tandem::cli

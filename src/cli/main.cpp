@@ -25,7 +25,8 @@ constexpr Command kCommands[] = {
 #if defined(TANDEM_HUB)
     {"hub", "run the hub that rooms and devices meet at", hub_command},
 #endif
-    {"room", "make a room for others to join", room_command},
+    {"room", "make a room for others to join, or show one", room_command},
+    {"join", "join a room, to ask it for answers", join_command},
     {"devices", "list devices at a hub", devices_command},
     {"settings", "show or change what a device lends", settings_command},
     {"org", "an organization at a hub: its members and keys", org_command},

@@ -4,14 +4,15 @@
 
 #include "cli/commands.h"
 #include "cli/room_plan.h"
+#include "cli/room_report.h"
 
 namespace tandem::cli {
 namespace {
 
 struct PlanFlags {
   ModelFlags model;
-  std::string memory;  ///< that the host lends; empty: what there is
-  std::string objective = "fastest";
+  std::string memory;     ///< that the host lends; empty: what there is
+  std::string objective;  ///< empty: fastest, or as the room was made
   std::string without;
   std::string with;
   uint32_t prompt = 512;
@@ -188,12 +189,8 @@ Result<std::vector<std::pair<uint32_t, ring::LayerRange>>> manual(const PlanFlag
   return result;
 }
 
-Result<std::string> run_plan(const PlanFlags& flags) {
-  TANDEM_ASSIGN(const auto room, open_room(flags));
-  TANDEM_ASSIGN(const auto probe, ring::probe_room(room->options));
-  ring::PlanInput input = ring::plan_input(room->options, probe);
-  TANDEM_ASSIGN(input.objective, ring::parse_objective(flags.objective));
-  input.prompt = flags.prompt;
+/// --split, --without and --with.
+Status what_if(const PlanFlags& flags, ring::PlanInput& input) {
   if (!flags.model.split.empty()) {
     TANDEM_ASSIGN(input.manual, manual(flags, input));
   }
@@ -208,6 +205,49 @@ Result<std::string> run_plan(const PlanFlags& flags) {
       TANDEM_ASSIGN(input, ring::with(input, device.first, device.second));
     }
   }
+  return {};
+}
+
+Result<std::string> run_room_plan(PlanFlags& flags) {
+  std::shared_ptr<room::Host> host;
+  TANDEM_ASSIGN(Model model, open_model(flags.model, host));
+  TANDEM_ASSIGN(auto cache, open_cache(flags.model.cache, true));
+  TANDEM_ASSIGN(const auto manifest, identify(flags.model, *model.checkpoint));
+  TANDEM_TRY(check_room_model(*host, *manifest));
+  TANDEM_ASSIGN(const auto local, own_stages(flags.model, std::move(cache)));
+  room::DealOptions options;
+  options.probe = probe_options(model, manifest.get(), local, {});
+  options.probe.context =
+      flags.model.context == 0 ? std::min(model.config.context, 4096U) : flags.model.context;
+  TANDEM_ASSIGN(options.probe.host_memory, parse_host_memory(flags.memory));
+  TANDEM_ASSIGN(options.objective, room_objective(*host));
+  if (!flags.objective.empty()) {
+    TANDEM_ASSIGN(options.objective, ring::parse_objective(flags.objective));
+  }
+  options.prompt = flags.prompt;
+  options.hire = false;
+  TANDEM_ASSIGN(auto deal, room::deal(*host, options));
+  if (!flags.model.split.empty() || !flags.without.empty() || !flags.with.empty()) {
+    TANDEM_TRY(what_if(flags, deal.input));
+    TANDEM_ASSIGN(deal.plan, ring::plan(deal.input));
+  }
+  if (flags.json) return plan_json(deal.input, deal.plan, deal.left_out);
+  std::string text = plan_text(deal.input, deal.plan);
+  for (const auto& [label, why] : deal.left_out) {
+    text += label + " gets no layers: " + why + "\n";
+  }
+  return text;
+}
+
+Result<std::string> run_plan(PlanFlags& flags) {
+  if (!flags.model.room.empty()) return run_room_plan(flags);
+  TANDEM_ASSIGN(const auto room, open_room(flags));
+  TANDEM_ASSIGN(const auto probe, ring::probe_room(room->options));
+  ring::PlanInput input = ring::plan_input(room->options, probe);
+  TANDEM_ASSIGN(input.objective,
+                ring::parse_objective(flags.objective.empty() ? "fastest" : flags.objective));
+  input.prompt = flags.prompt;
+  TANDEM_TRY(what_if(flags, input));
   TANDEM_ASSIGN(const ring::Plan plan, ring::plan(input));
   return flags.json ? plan_json(input, plan) : plan_text(input, plan);
 }
@@ -242,6 +282,8 @@ int plan_command(Arguments arguments) {
   own.add(flags);
   flags.add_choice("--objective", "WHAT", own.objective, {"fastest", "throughput", "memory"},
                    "fastest answer, least slowest stage, or in proportion to memory");
+  flags.add("--room", "LINK", own.model.room,
+            "a room's devices: its link or code, @FILE, or - for standard input");
   flags.add("--split", "0-3,4-7,...", own.model.split,
             "layers of each worker, others here: what would that be worth?");
   flags.add("--prompt", "N", own.prompt, 1, 1'000'000,
@@ -250,6 +292,7 @@ int plan_command(Arguments arguments) {
   flags.add("--with", "SIZE@MS,...", own.with,
             "what if these were: memory lent, and ms a layer of one token?");
   flags.add_example("tandem plan --local 2");
+  flags.add_example("tandem plan --room @room.link --without laptop");
   flags.add_example("tandem plan -m Qwen3-4B --workers 10.0.0.2:7000,10.0.0.3:7000 --with 8G@2");
   if (const auto code = flags.parse(arguments)) return *code;
   if (const Status status = own.model.check(); !status.ok()) {

@@ -101,7 +101,8 @@ std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
   return text;
 }
 
-std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan) {
+std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
+                      const std::vector<std::pair<std::string, std::string>>& left_out) {
   ordered_json object;
   object["objective"] = std::string(name(input.objective));
   object["context"] = input.model.context;
@@ -135,6 +136,9 @@ std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan) {
   for (const auto& [device, reason] : plan.left_out) {
     object["left_out"].push_back(
         {{"device", input.devices[device].id}, {"reason", std::string(name(reason))}});
+  }
+  for (const auto& [device, reason] : left_out) {
+    object["left_out"].push_back({{"device", device}, {"reason", reason}});
   }
   if (plan.shortage) {
     const ring::Short& shortage = *plan.shortage;

@@ -21,9 +21,11 @@ ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest
 Result<std::vector<ring::RingWorker>> planned_workers(const ring::ProbeOptions& options,
                                                       bool quiet);
 
-/// A plan as a table and sentences, and as one JSON object.
+/// A plan as a table and sentences, and as one JSON object. `left_out`: devices that the plan does
+/// not know of, and why.
 std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan);
-std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan);
+std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
+                      const std::vector<std::pair<std::string, std::string>>& left_out = {});
 /// What is short and what would help, in sentences.
 std::string shortage_text(const ring::PlanInput& input, const ring::Short& shortage);
 

@@ -3,6 +3,7 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/room_report.h"
 #include "cli/session.h"
 
 namespace tandem::cli {
@@ -38,7 +39,7 @@ Result<std::vector<uint32_t>> prompt_tokens(const RunFlags& flags, const Text& t
 }
 
 std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& answer,
-                      const std::vector<StageLine>& lines) {
+                      const std::vector<StageLine>& lines, RoomReport* room) {
   nlohmann::ordered_json object;
   object["text"] = answer.text;
   object["tokens"] = answer.tokens;
@@ -58,7 +59,7 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   object["ms_per_pass"] = answer.pass_ms;
   object["prefill_tokens_per_second"] = answer.prefill_tokens_per_second();
   object["decode_tokens_per_second"] = answer.decode_tokens_per_second();
-  object["events"] = events_json(answer.events);
+  object["events"] = room != nullptr ? room->events() : events_json(answer.events);
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -66,7 +67,8 @@ Result<int> answer_prompt(RunFlags& flags) {
   if (*flags.prompt == "-") {
     TANDEM_ASSIGN(flags.prompt, read_input(kMaxPromptBytes));
   }
-  TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
+  std::shared_ptr<room::Host> room;
+  TANDEM_ASSIGN(Model model, open_model(flags.model, room));
   TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   ring::GenerateRequest request;
   TANDEM_ASSIGN(request.sampler, flags.sampling.checked());
@@ -86,14 +88,18 @@ Result<int> answer_prompt(RunFlags& flags) {
   Session::Options options;
   options.context = context_for(flags.model, request.prompt.size(), request.max_tokens);
   options.identify = !flags.state.empty();
+  options.room = room;
   TANDEM_ASSIGN(Session session, Session::open(flags.model, std::move(model), options));
 
   ring::Conversation conversation = session.conversation(&text.tokenizer);
   if (!flags.state.empty()) TANDEM_TRY(session.resume(flags.state, conversation));
   ProgressLine line;
-  if (!flags.json) {
-    request.on_text = [](std::string_view piece) { return write_out(piece); };
-  }
+  request.on_text = [&](std::string_view piece) {
+    if (session.room() != nullptr && session.room()->due()) {
+      session.room()->laps(session.ring().stages());
+    }
+    return flags.json || write_out(piece);
+  };
   request.on_prompt = [&](uint32_t done, uint32_t total) {
     if (done < total) {
       line.show("prompt", done, total);
@@ -101,7 +107,7 @@ Result<int> answer_prompt(RunFlags& flags) {
       line.clear();
     }
   };
-  request.on_event = event_notes(flags.model.quiet);
+  request.on_event = room_events(event_notes(flags.model.quiet), session.room());
   TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
   session.tell(answer);
   line.clear();
@@ -110,11 +116,12 @@ Result<int> answer_prompt(RunFlags& flags) {
     TANDEM_TRY(file.write(flags.state));
   }
   const auto lines = stage_lines(session, answer.head_ms);
+  if (session.room() != nullptr) session.room()->laps(session.ring().stages());
   if (flags.json) {
     if (answer.finish == ring::Finish::kCancelled) {
       return Error{ErrorKind::kCancelled, "stopped"};
     }
-    write_out(json_text(request.prompt, answer, lines));
+    write_out(json_text(request.prompt, answer, lines, session.room()));
   } else {
     write_out("\n");
     if (output_closed()) return kSuccess;
@@ -142,6 +149,7 @@ int run_command(Arguments arguments) {
   flags.add_positional("PROMPT", own.prompt, "what to answer; - reads it from standard input",
                        true);
   own.model.add_all(flags);
+  own.model.add_room(flags);
   own.model.add_recovery(flags);
   flags.add("--context", "N", own.model.context, 1, 10'000'000,
             "positions to reserve (default: what is needed, at least 4096)");
@@ -152,12 +160,12 @@ int run_command(Arguments arguments) {
   flags.add("--state", "FILE", own.state,
             "take from FILE what is computed already; keep the state there");
   flags.add("--json", own.json, "print one JSON object at the end instead of the text");
-  flags.add_example("tandem run \"Write a story about a mouse and a clock.\"");
-  flags.add_example(
-      "tandem run --local 3 --temperature 0.7 --top-k 40 --seed 7 \"Tell me a story.\"");
-  flags.add_example(
-      "tandem run -m Qwen3-4B --workers 10.0.0.2:7000,10.0.0.3:7000 - < question.txt");
+  flags.add_example("tandem run --local 3 --temperature 0.7 --seed 7 \"Tell me a story.\"");
+  flags.add_example("tandem run --room @room.link - < question.txt");
   if (const auto code = flags.parse(arguments)) return *code;
+  if (own.model.room == "-" && own.prompt == "-") {
+    return flags.wrong_use("--room - and PROMPT - can't both read standard input");
+  }
   Status status = own.model.check();
   if (status.ok()) {
     if (const auto checked = own.sampling.checked(); !checked.ok()) status = checked.error();

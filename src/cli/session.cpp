@@ -11,6 +11,7 @@
 
 #include "cli/models_cache.h"
 #include "cli/room_plan.h"
+#include "cli/room_report.h"
 #include "weights/gguf_text.h"
 
 namespace tandem::cli {
@@ -105,7 +106,7 @@ uint32_t cores() {
 
 void ModelFlags::add_model(Flags& flags) {
   flags.add("-m,--model", "PATH", model,
-            "folder or GGUF file of the model (default: $TANDEM_MODEL or storyteller)");
+            "folder or GGUF file (default: $TANDEM_MODEL or storyteller)");
 }
 
 std::vector<std::string> isa_names() {
@@ -135,6 +136,13 @@ void ModelFlags::add_all(Flags& flags) {
   flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
 }
 
+void ModelFlags::add_room(Flags& flags) {
+  flags.add("--room", "LINK", room,
+            "a room's devices hold layers: link, code, @FILE, or - (standard input)");
+  flags.add("--memory", "SIZE", room_memory,
+            "with --room: memory lent here (default: what there is); 0: no layers");
+}
+
 void ModelFlags::add_recovery(Flags& flags) {
   recover = true;
   flags.add("--spares", "HOST:PORT=0-3", spares,
@@ -152,13 +160,23 @@ uint32_t ModelFlags::local_threads() const {
 }
 
 Status ModelFlags::check_state(const std::string& state) const {
-  if (state.empty() || (local == 0 && workers.empty())) return {};
+  if (state.empty() || (local == 0 && workers.empty() && room.empty())) return {};
   return invalid("--state does not go together with workers yet");
 }
 
 Status ModelFlags::check() const {
   if (local != 0 && !workers.empty()) {
     return invalid("--local and --workers exclude each other: --local starts its own workers");
+  }
+  if (!room.empty()) {
+    for (const auto& [flag, given] :
+         {std::pair("--workers", !workers.empty()), std::pair("--local", local != 0),
+          std::pair("--key", !key.empty()), std::pair("--split", !split.empty()),
+          std::pair("--plan", plan != "even")}) {
+      if (given) return invalid(std::string(flag) + " and --room exclude each other");
+    }
+  } else if (!room_memory.empty()) {
+    return invalid("--memory needs --room");
   }
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
@@ -392,7 +410,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
 
   // Shared: the ring calls it again when it is put together anew after a failure.
   const auto progress = std::make_shared<LoadProgress>();
-  if (!workers.empty() || options.identify) {
+  if (!workers.empty() || options.identify || options.room != nullptr) {
     TANDEM_ASSIGN(session.manifest_, identify(flags, checkpoint));
   } else if (session.cache_ != nullptr) {
     if (const auto known = weights::known_manifest(checkpoint)) {
@@ -412,6 +430,14 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     probe.context = session.context_;
     TANDEM_ASSIGN(ring.workers, planned_workers(probe, flags.quiet));
   }
+  if (options.room != nullptr) {
+    ring::ProbeOptions probe =
+        probe_options(session.model_, session.manifest_.get(), ring.local, {});
+    probe.context = session.context_;
+    TANDEM_ASSIGN(session.room_, deal_room(options.room, flags, std::move(probe)));
+    ring.workers = session.room_->workers();
+    ring.tls = options.room->tls();
+  }
   ring.local.profile = options.profile;
   ring.context = session.context_;
   ring.batch = options.batch;
@@ -426,6 +452,15 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
       return metrics->all.text();
     }));
   }
+  if (session.room_ != nullptr) {
+    ring.replan = [room = session.room_](const std::vector<std::string>& lost) {
+      return room->replan(lost);
+    };
+  }
+  ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
+    progress->event(event);
+    if (room != nullptr) room->loading(event);
+  };
   ring.cancel = &cancel_flag();
   session.in_flight_ = ring.in_flight;
   const model::StageOptions local = session.stage_options_ = ring.local;
@@ -436,6 +471,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
                   return !cancel_flag().load();
                 }));
   progress->clear();
+  if (session.room_ != nullptr) session.room_->loaded(session.ring_->stages());
   if (!flags.quiet && flags.table) session.show_table();
   return session;
 }

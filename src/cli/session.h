@@ -24,7 +24,13 @@
 #include "weights/checkpoint.h"
 #include "weights/manifest.h"
 
+namespace tandem::room {
+class Host;
+}
+
 namespace tandem::cli {
+
+class RoomReport;
 
 /// What --isa takes.
 std::vector<std::string> isa_names();
@@ -38,8 +44,10 @@ inline constexpr const char* kExpertsMemoryHelp =
 struct ModelFlags {
   std::string model;
   std::string workers;
-  std::string key;       ///< file of the room's key, "-" for standard input, or empty
-  std::string identity;  ///< file of this device's certificate, or empty: a new one each time
+  std::string room;         ///< link or code, @FILE or -; empty: no room
+  std::string room_memory;  ///< that this device lends to a room's answer; empty: what it has
+  std::string key;          ///< file of the room's key, "-" for standard input, or empty
+  std::string identity;     ///< file of this device's certificate, or empty: a new one each time
   std::string split;
   std::string plan = "even";  ///< or "auto": what was measured decides
   uint32_t local = 0;         ///< worker processes to start; 0 is none
@@ -59,7 +67,8 @@ struct ModelFlags {
   ObserveFlags observe;  ///< what run and chat are asked to show of themselves
 
   void add_model(Flags& flags);  ///< -m
-  void add_all(Flags& flags);    ///< -m and all others
+  void add_all(Flags& flags);    ///< -m and all others but
+  void add_room(Flags& flags);   ///< --room, and --memory for it; and
   /// --spares and --no-recovery, for commands that answer.
   void add_recovery(Flags& flags);
   /// Threads of this process.
@@ -134,7 +143,8 @@ class Session {
     uint32_t context = 0;                       ///< positions that the caller needs
     uint32_t batch = 0;                         ///< tokens in one frame; 0: chosen by the ring
     std::shared_ptr<kernels::Profile> profile;  ///< of this process's stages; null is none
-    bool identify = false;  ///< the caller needs identity(): the weights are hashed once
+    bool identify = false;             ///< the caller needs identity(): the weights are hashed once
+    std::shared_ptr<room::Host> room;  ///< its devices hold layers; or null
   };
   /// Starts local workers, opens the ring, loads the ends. Progress and the table of who holds what
   /// go to standard error. The context is cut to the model's.
@@ -152,6 +162,8 @@ class Session {
   /// Weights, threads and instruction set of this process's own stages.
   [[nodiscard]] const model::StageOptions& stage_options() const { return stage_options_; }
   [[nodiscard]] ring::Ring& ring() { return *ring_; }
+  /// What the room is told; null without one.
+  [[nodiscard]] RoomReport* room() { return room_.get(); }
   [[nodiscard]] model::Ends& ends() { return *ends_; }
   [[nodiscard]] uint32_t context() const { return context_; }
   /// Tells the event log of an answer: how many tokens, how fast, how it ended.
@@ -181,6 +193,7 @@ class Session {
   std::shared_ptr<ring::HostMetrics> metrics_;
   std::shared_ptr<observe::MetricsServer> metrics_server_;
   observe::EventLog events_;
+  std::shared_ptr<RoomReport> room_;  // after the ring, which tells it of progress
   std::unique_ptr<ring::Ring> ring_;
   std::unique_ptr<model::Ends> ends_;
   uint32_t context_ = 0;

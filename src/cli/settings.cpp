@@ -7,6 +7,7 @@
 #include "cli/flags.h"
 #include "cli/hub_access.h"
 #include "cli/output.h"
+#include "room/device_folder.h"
 
 namespace tandem::cli {
 namespace {
@@ -73,12 +74,23 @@ std::string lines_of(const Json& settings) {
   return text;
 }
 
+/// The folder of a worker's device on this machine; empty for the device that asks for answers, if
+/// no worker was named and none ever joined a room. Error: kNotFound.
+Result<std::filesystem::path> worker_folder(const std::string& name) {
+  const auto folder = room::DeviceFolder::of(hub::Home::usual_folder(), name, machine_name());
+  std::error_code error;
+  if (std::filesystem::exists(folder / "hubs.json", error)) return folder;
+  if (name.empty()) return std::filesystem::path();
+  return Error{ErrorKind::kNotFound, "no worker called " + name + " ever joined a room here"};
+}
+
 }  // namespace
 
 int settings_command(Arguments arguments) {
   std::string address;
   std::string key;
   std::string device = "me";
+  std::string name;
   bool json = false;
   Changes changes;
   Flags flags(
@@ -86,6 +98,8 @@ int settings_command(Arguments arguments) {
       "Shows what this device lends at a hub, or changes it: the flags that are given. The\n"
       "device hears of it with its next heartbeat, within 15 s.");
   flags.add("--hub", "URL", address, kHubHelp);
+  flags.add("--name", "NAME", name,
+            "the worker of that name on this machine (default: its first, if there is one)");
   flags.add("--device", "ID", device, "another device of the organization (needs --key)");
   flags.add("--key", "@FILE", key, "an owner's or admin's API key; '-' reads standard input");
   flags.add_size("--memory", changes.memory, "most memory for weights and KV caches");
@@ -103,7 +117,10 @@ int settings_command(Arguments arguments) {
   if (const auto code = flags.parse(arguments)) return *code;
   if (changes.pause && changes.resume)
     return flags.wrong_use("--pause and --resume exclude each other");
-  auto access = open_hub(address, key);
+  const auto folder = worker_folder(name);
+  if (!folder.ok()) return fail("settings", folder.error(), json);
+  const bool own = key.empty() && device == "me";
+  auto access = open_hub(address, key, own ? *folder : std::filesystem::path());
   if (!access.ok()) return fail("settings", access.error(), json);
   auto answer = access->client.device(device);
   if (!answer.ok()) return fail("settings", answer.error(), json);

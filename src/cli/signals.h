@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <chrono>
+
 namespace tandem::cli {
 
 /// Keeps the signals that ask to end, SIGINT and SIGTERM, for one sleep of the thread that makes
@@ -18,6 +20,8 @@ class EndSignals {
   /// Sleeps until one has come, also one that came before. From then on another one comes through:
   /// it ends a process that doesn't stop by itself.
   void wait();
+  /// The same, for so long at most. Another signal does not come through yet.
+  void wait(std::chrono::milliseconds time) const;
 
  private:
   sigset_t before_{};

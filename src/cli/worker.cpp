@@ -3,16 +3,112 @@
 
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
+#include <thread>
 
+#include "cli/bandwidth.h"
 #include "cli/cache.h"
 #include "cli/commands.h"
 #include "cli/fetch_flags.h"
+#include "cli/hub_access.h"
 #include "cli/observe.h"
 #include "cli/session.h"
 #include "cli/signals.h"
+#include "room/agent.h"
+#include "room/device_folder.h"
 
 namespace tandem::cli {
+namespace {
+
+struct JoinFlags {
+  std::string link;
+  std::string name;
+  std::string settings;
+
+  void add(Flags& flags) {
+    flags.add("--join", "LINK", link,
+              "lend to a room: its link or code, @FILE, or - for standard input");
+    flags.add("--name", "NAME", name, "with --join: this device's name (default: the machine's)");
+    flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
+  }
+  /// A flag that was given and means nothing without --join; or null.
+  static const char* only(const Flags& flags) {
+    for (const char* flag : {"--name", "--settings"}) {
+      if (flags.given(flag)) return flag;
+    }
+    return nullptr;
+  }
+};
+
+void finish(weights::PackedCache* cache) {
+  if (cache == nullptr) return;
+  cache->finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(700), nullptr, {});
+}
+
+/// As room::find_way(), with what this user's other device, the one that asks for answers, knows.
+Result<room::Way> find_way(const hub::Home& home, const std::string& link) {
+  auto own = room::find_way(home, link);
+  if (own.ok() && !own->link.key.empty()) return own;
+  TANDEM_ASSIGN(const hub::Home usual, hub::Home::open(hub::Home::usual_folder()));
+  auto other = room::find_way(usual, link);
+  if (!other.ok()) return own.ok() ? own : other;
+  if (own.ok()) other->pass = own->pass;
+  if (!own.ok()) other->pass.clear();  // it is good for one device alone
+  return other;
+}
+
+Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
+                                                 const room::DeviceFolder& folder,
+                                                 ring::WorkerOptions worker) {
+  TANDEM_ASSIGN(const std::string link, secret_argument(flags.link));
+  TANDEM_ASSIGN(hub::Home home, hub::Home::open(folder.path()));
+  TANDEM_ASSIGN(room::Way way, find_way(home, link));
+  room::AgentOptions options;
+  options.name = folder.name();
+  options.worker = std::move(worker);
+  options.settings = flags.settings;
+  options.cancel = &cancel_flag();
+  options.bandwidth = [threads = options.worker.threads] {
+    ThreadPool pool(threads);
+    return ReadBandwidth(pool).measure();
+  };
+  options.waiting = [&home, &way] {
+    note("waiting in the lobby of room " + way.link.code + " as device " +
+         home.identity().device_id() + "\n");
+  };
+  return room::Agent::start(std::move(home), std::move(way), std::move(options));
+}
+
+int join_room(const JoinFlags& flags, ring::WorkerOptions worker, EndSignals& end_signals,
+              const std::shared_ptr<weights::PackedCache>& cache) {
+  worker.log = [](const std::string& line) { note(line + "\n"); };
+  const auto folder =
+      room::DeviceFolder::take(hub::Home::usual_folder(), flags.name, machine_name());
+  if (!folder.ok()) return fail("worker", folder.error());
+  // The lobby may keep it waiting for long, and only this thread hears the signals.
+  Result<std::unique_ptr<room::Agent>> agent = Error{};
+  std::atomic<bool> started{false};
+  std::thread starter([&] {
+    agent = start_agent(flags, *folder, std::move(worker));
+    started = true;
+  });
+  while (!started && !cancel_flag()) end_signals.wait(std::chrono::milliseconds(20));
+  starter.join();
+  if (!agent.ok()) return fail("worker", agent.error());
+  write_out(ring::listening_line((*agent)->address()) + "\n");
+  note(folder->name() + " has joined\n");
+  std::optional<std::string> ended;
+  while (!cancel_flag() && !(ended = (*agent)->ended())) {
+    end_signals.wait(std::chrono::seconds(1));
+  }
+  (*agent)->stop();
+  finish(cache.get());
+  if (ended) return fail("worker", Error{ErrorKind::kPeer, *ended});
+  return kSuccess;
+}
+
+}  // namespace
 
 int worker_command(Arguments arguments) {
   std::string listen = "127.0.0.1:7000";
@@ -26,14 +122,16 @@ int worker_command(Arguments arguments) {
   std::string identity;
   ObserveFlags observe;
   FetchFlags fetch_flags;
+  JoinFlags joining;
   bool child = false;
   Flags flags(
-      "worker", "--listen HOST:PORT [FLAGS]",
-      "Lends this machine's memory and cores: holds the layers that a host asks for and runs\n"
-      "them. Without --key there is no encryption, and whoever reaches the address is served:\n"
-      "use that in trusted networks only.");
+      "worker", "--join LINK | --listen HOST:PORT [FLAGS]",
+      "Lends this machine's memory and cores, to a room with --join: holds the layers that a\n"
+      "host asks for and runs them. Without --join and --key there is no encryption, and whoever\n"
+      "reaches the address is served: use that in trusted networks only.");
+  joining.add(flags);
   flags.add("--listen", "HOST:PORT", listen,
-            "address to listen at (default: 127.0.0.1:7000); port 0 chooses one");
+            "address to listen at (default: 127.0.0.1:7000; --join: all, port 0)");
   flags.add_size("--memory", memory, "most memory for weights and KV caches (default: no limit)");
   flags.add("--threads", "N", threads, 1, 256, "threads (default: one a core)");
   flags.add("--models", "DIR", models,
@@ -46,6 +144,7 @@ int worker_command(Arguments arguments) {
   observe.add(flags);
   fetch_flags.add(flags);
   flags.add("--child", child, "quiet, and ended by the program that started it (for --local)");
+  flags.add_example("tandem worker --join @room.link --memory 8G");
   flags.add_example("tandem worker --listen 127.0.0.1:7001");
   flags.add_example("tandem worker --listen 0.0.0.0:7000 --memory 8G --models ~/models");
   if (const auto code = flags.parse(arguments)) return *code;
@@ -80,6 +179,14 @@ int worker_command(Arguments arguments) {
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;
+  if (!joining.link.empty()) {
+    if (!key.empty() || child) return flags.wrong_use("--join excludes --key and --child");
+    if (!flags.given("--listen")) options.listen = "0.0.0.0:0";
+    return join_room(joining, std::move(options), end_signals, *opened);
+  }
+  if (const char* flag = joining.only(flags)) {
+    return flags.wrong_use(std::string(flag) + " needs --join");
+  }
   if (key.empty() && !identity.empty()) return flags.wrong_use("--identity needs --key");
   const auto tls = open_tls(key, identity);
   if (!tls.ok()) return fail("worker", tls.error());
@@ -103,11 +210,8 @@ int worker_command(Arguments arguments) {
   end_signals.wait();
   (*worker)->stop();
   events->write("stopped", (*worker)->address());
-  if (*opened != nullptr) {
-    // Less than the second that a host waits for its children.
-    (*opened)->finish(std::chrono::steady_clock::now() + std::chrono::milliseconds(700), nullptr,
-                      {});
-  }
+  // Less than the second that a host waits for its children.
+  finish(opened->get());
   return kSuccess;
 }
 

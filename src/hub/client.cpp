@@ -200,6 +200,20 @@ Result<std::string> Client::choose_host(const std::string& code) {
   return string_of(answer, "host");
 }
 
+Result<int64_t> Client::take_turn(const std::string& code, int64_t token) {
+  Json body = Json::object();
+  if (token != 0) body["token"] = token;
+  TANDEM_ASSIGN(const Json answer, call("POST", "/v1/rooms/" + escape(code) + "/turn", body));
+  if (!answer.is_object() || !answer.contains("token") || !answer["token"].is_number_integer()) {
+    return invalid("the hub " + hub().authority() + " sent no token of the turn");
+  }
+  return answer["token"].get<int64_t>();
+}
+
+Status Client::end_turn(const std::string& code, int64_t token) {
+  return order("DELETE", "/v1/rooms/" + escape(code) + "/turn/" + std::to_string(token), nullptr);
+}
+
 Result<Json> Client::room_events(const std::string& code, int64_t after, int wait_s) {
   TANDEM_ASSIGN(Json answer,
                 call("GET", "/v1/rooms/" + escape(code) + "/events" + wait_query(after, wait_s),

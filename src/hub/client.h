@@ -68,6 +68,10 @@ class Client {
   Status place(const std::string& code, const std::string& device, const Json& placement);
   /// Asks for another host once the present one is silent; returns the host then.
   Result<std::string> choose_host(const std::string& code);
+  /// It is this process's turn to be the room's host, for 45 s from each call. `token`: 0 at first,
+  /// then what the first call gave. kCancelled: it is another one's turn.
+  Result<int64_t> take_turn(const std::string& code, int64_t token);
+  Status end_turn(const std::string& code, int64_t token);
   Result<Json> room_events(const std::string& code, int64_t after, int wait_s);
   /// `to`: the only member that may read it; or empty.
   Status publish(const std::string& code, const std::string& kind, const std::string& to,
@@ -106,6 +110,8 @@ class Client {
   /// Any request with JSON; null for an empty answer.
   Result<Json> call(const std::string& method, const std::string& target, const Json& body,
                     int wait_s = 0);
+  /// Once `stop` is set, calls end with kCancelled. It must outlive the client.
+  void stop_on(const std::atomic<bool>* stop) { http_.stop_on(stop); }
   void use_token(std::string token) { token_ = std::move(token); }
   [[nodiscard]] const std::string& token() const { return token_; }
   [[nodiscard]] const HubAddress& hub() const { return http_.hub(); }
@@ -136,6 +142,7 @@ class Home {
   static Result<Home> open(const std::filesystem::path& folder);
 
   [[nodiscard]] const Identity& identity() const { return identity_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   /// A client with this device's token: registers the device at a hub that does not know it. A hub
   /// on this machine itself (127.0.0.1, ::1, localhost) that is given without fingerprint is
   /// trusted at first, and has to show the same certificate from then on.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t kMaxRefusal = 65536;
 constexpr auto kKept = std::chrono::seconds(60);  // the hub closes after 75 s
+constexpr auto kConnectTimeout = std::chrono::seconds(10);
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -105,7 +106,9 @@ std::string escape(std::string_view text) {
 }
 
 Status HttpClient::connect(Clock::time_point deadline) {
-  TANDEM_ASSIGN(Channel opened, Channel::open(hub_, trust_, deadline));
+  TANDEM_ASSIGN(Channel opened,
+                Channel::open(hub_, ChannelOptions{.trust = trust_, .cancel = stop_},
+                              std::min(deadline, Clock::now() + kConnectTimeout)));
   fingerprint_ = opened.fingerprint();
   channel_ = std::move(opened);
   return {};

@@ -1,6 +1,7 @@
 // Requests of HTTP/1.1 to one hub over one connection that is kept.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -56,6 +57,11 @@ class HttpClient {
   /// Sends a request for an upgrade; with status 101 the connection belongs to the caller, and
   /// `body` holds bytes that came behind the header.
   Result<HttpAnswer> upgrade(const HttpRequest& request, std::optional<Channel>& channel);
+  /// Once `stop` is set, requests end with kCancelled. It must outlive the client.
+  void stop_on(const std::atomic<bool>* stop) {
+    stop_ = stop;
+    channel_.reset();
+  }
   /// Of the hub's certificate; empty before the first request.
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
   [[nodiscard]] const HubAddress& hub() const { return hub_; }
@@ -70,6 +76,7 @@ class HttpClient {
   std::optional<Channel> channel_;
   Clock::time_point last_use_;
   std::string fingerprint_;
+  const std::atomic<bool>* stop_ = nullptr;
   bool answered_ = false;  ///< a byte of the present answer has come
 };
 

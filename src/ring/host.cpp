@@ -237,7 +237,7 @@ std::vector<StageReport> RingState::stages() {
     }
     for (const Peer* peer : station->peers) {
       StageReport report;
-      report.peer = peer->worker.address;
+      report.peer = peer->worker.label();
       report.layers = peer->worker.layers;
       report.weight_bytes = peer->ready.weight_bytes;
       report.kv_bytes = peer->ready.kv_bytes;

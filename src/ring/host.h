@@ -31,12 +31,15 @@ struct RingWorker {
   LayerRange layers;
   /// Fingerprint that the device there must have; nothing: any that proves the room's key.
   std::optional<wire::Fingerprint> pin = std::nullopt;
+  std::string name = {};  ///< what reports and messages call it; empty: by its address
+
+  [[nodiscard]] const std::string& label() const { return name.empty() ? address : name; }
 };
 
 /// What a device does while the ring opens.
 struct LoadEvent {
   enum class Phase { kConnecting, kWaiting, kSearching, kLoading, kReady };
-  std::string peer;  ///< the worker's address, or "host"
+  std::string peer;  ///< the worker's label(), or "host"
   LayerRange layers;
   Phase phase = Phase::kConnecting;
   uint64_t done = 0;  ///< bytes, of kSearching and kLoading
@@ -87,7 +90,7 @@ struct RingOptions {
 
 /// One stage of the ring, in the order of the layers.
 struct StageReport {
-  std::string peer;  ///< the worker's address, or "host"
+  std::string peer;  ///< the worker's label(), or "host"
   LayerRange layers;
   uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;    ///< reserved on a worker; held by the host

@@ -274,7 +274,7 @@ Status RingState::link() {
       }
     }
     if (repairing_ && i > 0 && peers_[i - 1]->relayed && !were.contains(way(i - 1))) {
-      emit(Event::Kind::kDetour, peer.worker.address,
+      emit(Event::Kind::kDetour, peer.worker.label(),
            peers_[i - 1]->name() + " and " + peer.name() + " go on through the host");
     }
     if (direct) {

@@ -49,7 +49,7 @@ Result<wire::Welcome> greet(wire::Connection& connection, wire::Role role, const
 }  // namespace
 
 std::string Peer::name() const {
-  return "worker " + worker.address + " (layers " + text(worker.layers) + ")";
+  return "worker " + worker.label() + " (layers " + text(worker.layers) + ")";
 }
 
 Error Peer::blame(const Error& error) const {
@@ -125,7 +125,7 @@ Result<std::unique_ptr<wire::Connection>> Peer::dial_worker(
 Status Peer::connect(const PeerModel& model) {
   healthy = frozen = false;
   control.reset();
-  model.progress({worker.address, worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
+  model.progress({worker.label(), worker.layers, LoadEvent::Phase::kConnecting, 0, 0});
   tls_ = model.tls;
   dialler_ = model.dialler;
   if (tls_ == nullptr && worker.pin) return invalid("a fingerprint was given, and no room's key");
@@ -155,7 +155,7 @@ Status Peer::load(const PeerModel& model) {
                 ? LoadEvent::Phase::kWaiting
                 : (progress.phase == wire::LoadPhase::kSearching ? LoadEvent::Phase::kSearching
                                                                  : LoadEvent::Phase::kLoading);
-        model.progress({worker.address, worker.layers, phase, progress.done, progress.total});
+        model.progress({worker.label(), worker.layers, phase, progress.done, progress.total});
         break;
       }
       case wire::Type::kNeedTensor: {
@@ -165,7 +165,7 @@ Status Peer::load(const PeerModel& model) {
       }
       case wire::Type::kReady: {
         TANDEM_ASSIGN(ready, wire::Ready::decode(control->payload()));
-        model.progress({worker.address, worker.layers, LoadEvent::Phase::kReady, ready.weight_bytes,
+        model.progress({worker.label(), worker.layers, LoadEvent::Phase::kReady, ready.weight_bytes,
                         ready.weight_bytes});
         return {};
       }

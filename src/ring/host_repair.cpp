@@ -103,7 +103,7 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     strikes_[peer->worker.address].add();
     const std::string& address = peer->worker.address;
     if (std::find(lost.begin(), lost.end(), address) == lost.end()) lost.push_back(address);
-    emit(Event::Kind::kLost, address, peer->why);
+    emit(Event::Kind::kLost, peer->worker.label(), peer->why);
   }
   take_spares();
   TANDEM_TRY(reconnect());
@@ -142,8 +142,8 @@ void RingState::take_spares() {
     if (spare == spares_.end()) continue;
     // Who was replaced may be there again when it is needed next.
     std::swap(*spare, peer);
-    emit(Event::Kind::kSpare, peer->worker.address,
-         peer->name() + " takes over from worker " + (*spare)->worker.address);
+    emit(Event::Kind::kSpare, peer->worker.label(),
+         peer->name() + " takes over from worker " + (*spare)->worker.label());
   }
 }
 
@@ -188,7 +188,7 @@ Status RingState::reconnect() {
   }
   for (const auto& attempt : attempts) {
     if (!attempt.status.ok() || attempt.place->get() != attempt.peer) continue;
-    emit(Event::Kind::kReconnected, attempt.peer->worker.address,
+    emit(Event::Kind::kReconnected, attempt.peer->worker.label(),
          attempt.peer->name() + " is there again");
   }
   return {};
@@ -218,9 +218,9 @@ Result<std::unique_ptr<Peer>> RingState::find_taker(size_t gone, std::string& re
                                            options_.context, options_.local.kv);
   const PeerModel model = peer_model();
   for (const Peer* candidate : candidates) {
-    auto peer = std::make_unique<Peer>(
-        RingWorker{candidate->worker.address, layers, candidate->worker.pin});
-    emit(Event::Kind::kLoading, peer->worker.address, peer->name() + " loads these layers");
+    auto peer = std::make_unique<Peer>(RingWorker{candidate->worker.address, layers,
+                                                  candidate->worker.pin, candidate->worker.name});
+    emit(Event::Kind::kLoading, peer->worker.label(), peer->name() + " loads these layers");
     Status status = peer->connect(model);
     const uint64_t available = peer->welcome.memory_available;
     if (status.ok() && available != 0 && available < need) {
@@ -259,8 +259,8 @@ Status RingState::reassign() {
     std::string reasons;
     TANDEM_ASSIGN(auto taker, find_taker(i, reasons));
     if (taker != nullptr) {
-      emit(Event::Kind::kReplanned, taker->worker.address,
-           "worker " + taker->worker.address + " takes over layers " + text(layers));
+      emit(Event::Kind::kReplanned, taker->worker.label(),
+           "worker " + taker->worker.label() + " takes over layers " + text(layers));
       peers_[i++] = std::move(taker);
       continue;
     }
@@ -293,7 +293,7 @@ Status RingState::deal(const std::vector<RingWorker>& workers) {
   for (const RingWorker& worker : workers) {
     if (take(peers_, worker) || take(spares_, worker)) continue;
     next.push_back(std::make_unique<Peer>(worker));
-    emit(Event::Kind::kLoading, worker.address, next.back()->name() + " loads these layers");
+    emit(Event::Kind::kLoading, worker.label(), next.back()->name() + " loads these layers");
   }
   // Before the others load: their memory may be what these take.
   for (const auto& peer : peers_) {

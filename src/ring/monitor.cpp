@@ -83,7 +83,7 @@ void Monitor::fail(Watched& watched, const Error& error) {
 }
 
 void Monitor::tell_locked(Event::Kind kind, const Peer& peer, const std::string& text) {
-  events_.push_back({kind, peer.worker.address, text});
+  events_.push_back({kind, peer.worker.label(), text});
   has_events_.store(true, std::memory_order_release);
   lap_wake_.wake();
 }

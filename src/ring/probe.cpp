@@ -120,7 +120,8 @@ class Prober {
     model_.cancel = options.cancel;
     model_.give_up = &give_up_;
     for (const RingWorker& worker : options.workers) {
-      peers_.push_back(std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin}));
+      peers_.push_back(
+          std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin, worker.name}));
     }
     model_.tls = options.tls;
     model_.dialler = options.dialler;
@@ -219,7 +220,7 @@ class Prober {
     for (size_t i = 0; i < peers_.size(); ++i) {
       const Peer& peer = *peers_[i];
       DeviceProbe device;
-      device.id = peer.worker.address;
+      device.id = peer.worker.label();
       device.memory = peer.welcome.memory_free;
       const uint64_t used = peer.welcome.memory_limit == 0
                                 ? 0
@@ -327,7 +328,7 @@ class Prober {
     for (uint32_t b = 0; b < peers_.size(); ++b) {
       if (peers_[b]->worker.layers.count() == 0) continue;
       TANDEM_TRY(going());
-      say("links to " + peers_[b]->worker.address);
+      say("links to " + peers_[b]->worker.label());
       TANDEM_ASSIGN(const auto echo, peers_[b]->link(wire::Role::kEcho, keys[b].in));
       const auto tested = measure_link(*echo);
       if (!tested.ok()) return peers_[b]->blame(tested.error());

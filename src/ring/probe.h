@@ -42,7 +42,7 @@ struct ProbeOptions {
 };
 
 struct DeviceProbe {
-  std::string id;  ///< "host" or the worker's address
+  std::string id;  ///< "host" or the worker's label()
   uint64_t memory = 0;
   uint64_t could_lend = 0;
   uint32_t threads = 0;

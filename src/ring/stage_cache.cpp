@@ -74,7 +74,8 @@ void StageCache::release(uint64_t bytes) {
 
 bool StageCache::fits(uint64_t bytes) const {
   const uint64_t used = used_.load();
-  return limit_ == 0 || (bytes <= limit_ && used <= limit_ - bytes);
+  const uint64_t limit = limit_.load();
+  return limit == 0 || (bytes <= limit && used <= limit - bytes);
 }
 
 Result<StageCache::Reservation> StageCache::reserve_locked(uint64_t bytes,
@@ -86,9 +87,10 @@ Result<StageCache::Reservation> StageCache::reserve_locked(uint64_t bytes,
       if (oldest == entries_.end() || entry->unused_since < oldest->unused_since) oldest = entry;
     }
     if (oldest == entries_.end()) {
-      const uint64_t used = std::min(used_.load(), limit_);
+      const uint64_t limit = limit_.load();
+      const uint64_t used = std::min(used_.load(), limit);
       return Error{ErrorKind::kMemory, what + " needs " + bytes_text(bytes) + ", and " +
-                                           bytes_text(limit_ - used) + " of " + bytes_text(limit_) +
+                                           bytes_text(limit - used) + " of " + bytes_text(limit) +
                                            " are free"};
     }
     entries_.erase(oldest);
@@ -147,6 +149,13 @@ Result<StageCache::Lease> StageCache::acquire(const StageIdentity& identity, uin
   mine->unused_since = std::chrono::steady_clock::now();
   changed_.notify_all();
   return Lease{mine->stage, true};
+}
+
+void StageCache::set_limit(uint64_t limit) {
+  const std::lock_guard lock(mutex_);
+  limit_ = limit;
+  // Drops what it can; an error says that what is left is in use.
+  (void)reserve_locked(0, "").ok();
 }
 
 void StageCache::expire() {

@@ -97,7 +97,9 @@ class StageCache {
   /// Drops stages that nobody has used for long enough.
   void expire();
 
-  [[nodiscard]] uint64_t limit() const { return limit_; }
+  [[nodiscard]] uint64_t limit() const { return limit_.load(); }
+  /// Holds for what is reserved from now on; unused stages that are too much then are dropped.
+  void set_limit(uint64_t limit);
   [[nodiscard]] uint64_t used() const;
   /// Stages held, used or kept.
   [[nodiscard]] size_t stages() const;
@@ -115,7 +117,7 @@ class StageCache {
   Result<Reservation> reserve_locked(uint64_t bytes, const std::string& what);
   void release(uint64_t bytes);
 
-  const uint64_t limit_;
+  std::atomic<uint64_t> limit_;
   const std::chrono::milliseconds keep_;
   mutable std::mutex mutex_;  ///< guards what follows, except that used_ may be read without
   std::condition_variable changed_;

@@ -49,6 +49,13 @@ size_t Worker::sessions() const {
   return engine_->sessions();
 }
 
+void Worker::set_memory(uint64_t limit) {
+  engine_->set_memory(limit);
+}
+std::vector<wire::Fingerprint> Worker::hosts() const {
+  return engine_->hosts();
+}
+
 std::string listening_line(const std::string& address) {
   return "tandem worker listening on " + address;
 }

@@ -59,6 +59,9 @@ struct WorkerOptions {
   bool tensors_of_host = true;  ///< tensors that are nowhere else may come from the host
   std::shared_ptr<const wire::Tls> tls;  ///< null: no encryption, whoever comes is served
   wire::Dialler dialler;  ///< makes links to the next stage's worker; empty: wire::dial_tcp
+  /// Whether the device with this certificate may be a host here now; the error is told to it. From
+  /// the worker's IO thread: must not wait. Empty: who proves the key may. Only with `tls`.
+  std::function<Status(const wire::Fingerprint&)> admit;
   /// How long a stage that nobody uses stays loaded.
   std::chrono::milliseconds keep_idle = std::chrono::minutes(5);
   std::chrono::milliseconds hello_deadline = std::chrono::seconds(5);
@@ -93,6 +96,10 @@ class Worker {
   /// Bytes of weights and KV caches held, and stages loaded.
   [[nodiscard]] uint64_t memory_used() const;
   [[nodiscard]] size_t stages() const;
+  /// Changes WorkerOptions::memory. What is in use stays until it is given back.
+  void set_memory(uint64_t limit);
+  /// The devices of the hosts that are connected, over TLS.
+  [[nodiscard]] std::vector<wire::Fingerprint> hosts() const;
   /// Hosts connected.
   [[nodiscard]] size_t sessions() const;
   /// All that it counts, for Prometheus.

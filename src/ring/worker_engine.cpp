@@ -225,6 +225,13 @@ bool WorkerEngine::greet(Stranger& stranger) {
       return false;  // it has moved on
     return refuse(stranger, ErrorKind::kInvalid, "no stage here expects a link with this key");
   }
+  if (options_.admit && connection->channel() != nullptr) {
+    if (const Status let = options_.admit(connection->channel()->peer()); !let.ok()) {
+      log(connection->peer() + ": refused device " + hex(connection->channel()->peer()) + ": " +
+          let.error().message);
+      return refuse(stranger, let.error().kind, let.error().message);
+    }
+  }
   if (sessions_.size() >= kMaxSessions) {
     // A host that asked for nothing yet makes room.
     const auto idle = std::find_if(sessions_.begin(), sessions_.end(), [](const auto& session) {
@@ -237,7 +244,7 @@ bool WorkerEngine::greet(Stranger& stranger) {
                   "this worker serves " + std::to_string(kMaxSessions) + " hosts already");
   }
   sessions_.push_back(std::make_shared<Session>(std::move(connection)));
-  session_count_ = sessions_.size();
+  count_sessions();
   sessions_.back()->tell(wire::Type::kWelcome, welcome());
   metrics_.hosts.add();
   options_.events.write("host_connected", sessions_.back()->peer, {{"software", hello->software}});
@@ -459,7 +466,23 @@ void WorkerEngine::end(const std::shared_ptr<Session>& session) {
   session->control->shutdown();
   compute_->remove(session);
   std::erase(sessions_, session);
+  count_sessions();
+}
+
+void WorkerEngine::count_sessions() {
   session_count_ = sessions_.size();
+  std::vector<Digest> hosts;
+  for (const auto& session : sessions_) {
+    const wire::TlsChannel* channel = session->control->channel();
+    if (channel != nullptr) hosts.push_back(channel->peer());
+  }
+  const std::lock_guard lock(hosts_mutex_);
+  hosts_ = std::move(hosts);
+}
+
+std::vector<Digest> WorkerEngine::hosts() const {
+  const std::lock_guard lock(hosts_mutex_);
+  return hosts_;
 }
 
 void WorkerEngine::tick() {

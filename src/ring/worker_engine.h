@@ -37,6 +37,8 @@ class WorkerEngine {
   [[nodiscard]] const StageCache& cache() const { return cache_; }
   [[nodiscard]] size_t sessions() const { return session_count_; }
   [[nodiscard]] std::string metrics();
+  void set_memory(uint64_t limit) { cache_.set_limit(limit); }
+  [[nodiscard]] std::vector<Digest> hosts() const;
 
  private:
   /// A client that has not said who it is, or is being told why not.
@@ -69,6 +71,7 @@ class WorkerEngine {
   /// Loads what the session asked for; by a thread of its own.
   void load(const std::shared_ptr<Session>& session);
   void count_bytes(Session& session);
+  void count_sessions();
   [[nodiscard]] wire::Bytes welcome() const;
   [[nodiscard]] wire::Bytes pong(const Session& session) const;
   void log(const std::string& line) const {
@@ -86,6 +89,8 @@ class WorkerEngine {
   wire::Wake wake_;
   std::atomic<bool> stopping_{false};
   std::atomic<size_t> session_count_{0};
+  mutable std::mutex hosts_mutex_;  ///< guards hosts_
+  std::vector<Digest> hosts_;
   // The IO thread's.
   std::list<Stranger> strangers_;
   /// Whoever measures the way to here.

@@ -12,11 +12,11 @@ wire::Bytes WorkerEngine::welcome() const {
   wire::Welcome welcome;
   welcome.contract = contract_version();
   welcome.threads = options_.threads;
-  welcome.memory_limit = options_.memory;
+  const uint64_t limit = cache_.limit();
+  welcome.memory_limit = limit;
   welcome.memory_available = available_memory();
-  welcome.memory_free = options_.memory == 0
-                            ? welcome.memory_available
-                            : options_.memory - std::min(options_.memory, cache_.used());
+  welcome.memory_free =
+      limit == 0 ? welcome.memory_available : limit - std::min(limit, cache_.used());
   welcome.software = software_version();
   return welcome.encode();
 }

@@ -50,6 +50,9 @@ class Identity {
   /// The one in a file, which is made, readable by its owner only, if it is not there. Errors:
   /// kInvalid (something else is in it), kIo.
   static Result<std::shared_ptr<const Identity>> open(const std::string& file);
+  /// Of a private key and its certificate, both PEM. Error: kInvalid.
+  static Result<std::shared_ptr<const Identity>> of_pem(std::string_view key,
+                                                        std::string_view certificate);
   ~Identity();
   Identity(const Identity&) = delete;
   Identity& operator=(const Identity&) = delete;

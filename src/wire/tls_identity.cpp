@@ -1,5 +1,6 @@
 // A device's certificate: made, kept in a file, read.
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
@@ -117,18 +118,28 @@ Result<std::shared_ptr<const Identity>> Identity::open(const std::string& file) 
   const auto read = read_all(fd);
   ::close(fd);
   if (!read.ok()) return read.error().in(file);
-  const std::string& text = *read;
+  auto identity = of_pem(*read, "");
+  if (!identity.ok()) return identity.error().in(file);
+  return identity;
+}
+
+Result<std::shared_ptr<const Identity>> Identity::of_pem(std::string_view key,
+                                                         std::string_view certificate) {
+  if (key.size() > kMostFile || certificate.size() > kMostFile) {
+    return invalid("too long for an identity");
+  }
+  std::string text(key);
+  text.append("\n").append(certificate);
   const Bio bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
   auto parts = std::make_unique<Parts>();
   parts->key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, &no_password, nullptr));
   parts->certificate.reset(PEM_read_bio_X509(bio.get(), nullptr, &no_password, nullptr));
   ERR_clear_error();
+  OPENSSL_cleanse(text.data(), text.size());
   if (parts->key == nullptr || parts->certificate == nullptr) {
-    return invalid(file + ": expected a private key and a certificate in PEM");
+    return invalid("expected a private key and a certificate in PEM");
   }
-  auto identity = of(std::move(parts));
-  if (!identity.ok()) return identity.error().in(file);
-  return identity;
+  return of(std::move(parts));
 }
 
 }  // namespace tandem::wire

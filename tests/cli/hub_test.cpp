@@ -128,7 +128,9 @@ TEST_F(HubProcess, MistakesAreNamed) {
     std::string says;
   };
   const std::vector<Case> cases{
-      {{"room", "make"}, 2, "expected 'create', found 'make'"},
+      {{"room", "make"}, 1, "a room's code has six characters"},
+      {{"room", "K7PM2X", "--context", "5"}, 2, "--context goes with 'create'"},
+      {{"room", "create", "--allow", "x"}, 2, "need a room's link or code"},
       {{"room", "create", "--hub", "ftp://x"}, 1, "expected https://"},
       {{"room", "create", "--hub", address_, "-m", "no-such"}, 1, "no-such"},
       {{"room", "create", "--hub", address_, "--context", "99999999"}, 1, "--context is 99999999"},

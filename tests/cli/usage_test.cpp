@@ -9,9 +9,9 @@
 namespace tandem::cli_test {
 namespace {
 
-const std::vector<std::string> kCommands{"run",        "chat",     "worker",  "models",   "logits",
-                                         "perplexity", "tokenize", "bench",   "verify",   "probe",
-                                         "plan",       "room",     "devices", "settings", "hub"};
+const std::vector<std::string> kCommands{
+    "run",    "chat",  "worker", "models", "logits", "perplexity", "tokenize", "bench",
+    "verify", "probe", "plan",   "room",   "join",   "devices",    "settings", "hub"};
 
 TEST(Help, EachFitsAScreenAndHasAnExample) {
   const std::string all = tandem_ok({"--help"});

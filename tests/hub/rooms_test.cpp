@@ -346,6 +346,49 @@ TEST_P(Rooms, UnknownTokensPathsAndMethodsAreRefused) {
   }
 }
 
+TEST_P(Rooms, ATurnIsOneProcessesAtATime) {
+  const auto running = start();
+  Device creator(running->address(), "creator");
+  const Room room = make_room(creator);
+  Device other(running->address(), "other");
+  must(other.client.join(room.link, other.home.identity(), "guest", "", 0));
+  const int64_t first = must(creator.client.take_turn(room.code, 0));
+  EXPECT_EQ(must(creator.client.room(room.code))["turn"]["device"], creator.id());
+  // Another process, also one of the same device, has to wait.
+  EXPECT_FALSE(other.client.take_turn(room.code, 0).ok());
+  EXPECT_EQ(other.client.status(), 409);
+  hub::Client same = creator.another();
+  EXPECT_FALSE(same.take_turn(room.code, 0).ok());
+  EXPECT_EQ(must(creator.client.take_turn(room.code, first)), first);
+  EXPECT_FALSE(other.client.end_turn(room.code, first).ok()) << "not its turn";
+  EXPECT_FALSE(creator.client.end_turn(room.code, first + 1).ok());
+  must(creator.client.end_turn(room.code, first));
+  EXPECT_FALSE(must(creator.client.room(room.code)).contains("turn"));
+  // Who has the turn is the room's host, and gives out jobs.
+  EXPECT_FALSE(other.client.add_job(room.code, creator.id(), "stage", {}).ok());
+  const int64_t second = must(other.client.take_turn(room.code, 0));
+  EXPECT_GT(second, first);
+  EXPECT_EQ(must(other.client.room(room.code))["host"], other.id());
+  must(other.client.add_job(room.code, creator.id(), "stage", hub::Json::object()));
+  // A turn that nobody renews is over, and its token is worth nothing once another had it.
+  must(other.client.call("POST", "/v1/rooms/" + room.code + "/turn",
+                         {{"token", second}, {"lease_ms", 1000}}));
+  int64_t third = 0;
+  EXPECT_TRUE(hub_test::wait_until([&] {
+    const auto taken = creator.client.take_turn(room.code, 0);
+    third = taken.ok() ? *taken : 0;
+    return taken.ok();
+  }));
+  EXPECT_GT(third, second);
+  EXPECT_FALSE(other.client.take_turn(room.code, second).ok());
+  EXPECT_EQ(other.client.status(), 409);
+  EXPECT_FALSE(other.client.end_turn(room.code, second).ok());
+  // Strangers hear of no room.
+  Device stranger(running->address(), "stranger");
+  EXPECT_FALSE(stranger.client.take_turn(room.code, 0).ok());
+  EXPECT_EQ(stranger.client.status(), 404);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sqlite, Rooms, testing::Values(Store::kSqlite));
 INSTANTIATE_TEST_SUITE_P(Postgres, Rooms, testing::Values(Store::kPostgres));
 

@@ -157,6 +157,8 @@ Response close_room(Call& call);
 Response leave_room(Call& call);
 Response place_member(Call& call);
 Response choose_host(Call& call);
+Response take_turn(Call& call);
+Response end_turn(Call& call);
 Response room_events(Call& call);
 Response publish(Call& call);
 Response join_room(Call& call);

@@ -53,6 +53,8 @@ constexpr Route kRoutes[] = {
     {"DELETE", "v1/rooms/*", Who::kDevice, close_room},
     {"POST", "v1/rooms/*/join", Who::kDevice, join_room},
     {"POST", "v1/rooms/*/host", Who::kDevice, choose_host},
+    {"POST", "v1/rooms/*/turn", Who::kDevice, take_turn},
+    {"DELETE", "v1/rooms/*/turn/*", Who::kDevice, end_turn},
     {"GET", "v1/rooms/*/events", Who::kDevice, room_events},
     {"POST", "v1/rooms/*/events", Who::kDevice, publish},
     {"POST", "v1/rooms/*/lobby/*", Who::kDevice, answer_lobby},

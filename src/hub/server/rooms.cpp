@@ -78,17 +78,20 @@ Status elect(Connection& connection, Core& core, const std::string& code,
     if (now_ms() - member["seen"].get<int64_t>() > kMemberSilentMs) continue;
     if (best == nullptr || better_host(member, *best)) best = &member;
   }
-  const std::string chosen = best == nullptr ? "" : (*best)["device"].get<std::string>();
-  TANDEM_TRY(connection.run("UPDATE rooms SET host = $1, touched = $2 WHERE code = $3",
-                            {chosen, now_ms(), code}));
-  TANDEM_TRY(connection.run(
-      "UPDATE room_members SET role = 'worker' WHERE room = $1 AND role = 'host'", {code}));
-  TANDEM_TRY(connection.run("UPDATE room_members SET role = 'host' WHERE room = $1 AND device = $2",
-                            {code, chosen}));
-  return add_event(connection, "room:" + code, "host", "", "", {{"host", chosen}});
+  return make_host(connection, code, best == nullptr ? "" : (*best)["device"].get<std::string>());
 }
 
 }  // namespace
+
+Status make_host(Connection& connection, const std::string& code, const std::string& device) {
+  TANDEM_TRY(connection.run("UPDATE rooms SET host = $1, touched = $2 WHERE code = $3",
+                            {device, now_ms(), code}));
+  TANDEM_TRY(connection.run(
+      "UPDATE room_members SET role = 'worker' WHERE room = $1 AND role = 'host'", {code}));
+  TANDEM_TRY(connection.run("UPDATE room_members SET role = 'host' WHERE room = $1 AND device = $2",
+                            {code, device}));
+  return add_event(connection, "room:" + code, "host", "", "", {{"host", device}});
+}
 
 Result<std::optional<RoomRow>> find_room(Connection& connection, const std::string& code) {
   TANDEM_ASSIGN(
@@ -151,6 +154,12 @@ Result<Json> room_json(Connection& connection, Core& core, const std::string& co
               {"members", members},
               {"now", now_ms()},
               {"events", number_of(room, 4)}};
+  TANDEM_ASSIGN(const Rows turn,
+                connection.run("SELECT device, until FROM turns WHERE room = $1 AND until >= $2",
+                               {code, now_ms()}));
+  if (!turn.empty()) {
+    result["turn"] = {{"device", text_of(turn[0], 0)}, {"until", number_of(turn[0], 1)}};
+  }
   if (lobby) result["lobby"] = waiting;
   return result;
 }
@@ -221,6 +230,7 @@ Response show_room(Call& call) {
 Status remove_room(Connection& connection, const std::string& code) {
   TANDEM_TRY(connection.run("DELETE FROM room_members WHERE room = $1", {code}));
   TANDEM_TRY(connection.run("DELETE FROM jobs WHERE room = $1", {code}));
+  TANDEM_TRY(connection.run("DELETE FROM turns WHERE room = $1", {code}));
   TANDEM_TRY(connection.run("DELETE FROM events WHERE scope = $1", {"room:" + code}));
   TANDEM_TRY(connection.run("DELETE FROM rooms WHERE code = $1", {code}));
   return connection.notify("room:" + code);  // who waits there asks again and finds no room

@@ -26,6 +26,8 @@ Result<Json> room_json(Connection& connection, Core& core, const std::string& co
 /// if that is needed; else the response is a refusal.
 Result<Response> in_room(Connection& connection, const Call& call, bool host_only,
                          const std::function<Result<Response>(const RoomRow&)>& work);
+/// Makes a member the host; nobody if `device` is empty.
+Status make_host(Connection& connection, const std::string& code, const std::string& device);
 /// Removes a room; members that wait for its events find that there is none.
 Status remove_room(Connection& connection, const std::string& code);
 

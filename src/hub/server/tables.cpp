@@ -26,6 +26,8 @@ Status make_tables(Database& database) {
       "TEXT NOT NULL, state TEXT NOT NULL, pass_hash TEXT NOT NULL, sealed TEXT NOT NULL, "
       "placement TEXT NOT NULL, joined BIGINT NOT NULL, PRIMARY KEY (room, device))",
       "CREATE INDEX IF NOT EXISTS room_members_device ON room_members (device)",
+      "CREATE TABLE IF NOT EXISTS turns (room TEXT PRIMARY KEY, device TEXT NOT NULL, token BIGINT "
+      "NOT NULL, until BIGINT NOT NULL)",
       "CREATE TABLE IF NOT EXISTS scopes (scope TEXT PRIMARY KEY, seq BIGINT NOT NULL)",
       "CREATE TABLE IF NOT EXISTS events (scope TEXT NOT NULL, seq BIGINT NOT NULL, at BIGINT NOT "
       "NULL, kind TEXT NOT NULL, sender TEXT NOT NULL, recipient TEXT NOT NULL, data TEXT NOT "

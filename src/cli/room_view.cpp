@@ -1,0 +1,118 @@
+#include "cli/room_view.h"
+
+#include <algorithm>
+
+#include "cli/output.h"
+#include "room/member.h"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using room::Json;
+using room::Member;
+using room::part_of;
+using room::size_of;
+using room::text_of;
+
+double figure(const Json& object, const char* name) {
+  const Json& value = part_of(object, name);
+  return value.is_number() ? value.get<double>() : 0;
+}
+
+std::string label_of(const std::vector<Member>& members, const std::string& device) {
+  for (const Member& member : members) {
+    if (member.device == device) return member.label;
+  }
+  return device.substr(0, 6);
+}
+
+/// What a device does, in a word or two; "" if nothing is known of it.
+std::string doing(const Member& member, bool turn) {
+  const Json& placement = member.placement;
+  if (const std::string why = text_of(placement, "why"); !why.empty()) return why;
+  const std::string state = text_of(placement, "state");
+  const uint64_t total = size_of(placement, "total");
+  if (!turn || state.empty()) return state.empty() ? "" : "idle";
+  if (state != "loading" || total == 0) return state;
+  return "loading " + std::to_string(100 * std::min(size_of(placement, "done"), total) / total) +
+         " %";
+}
+
+}  // namespace
+
+std::string room_json(const Json& room) {
+  const auto members = room::members_of(room);
+  const Json& spec = part_of(room, "spec");
+  const Json& turn = part_of(room, "turn");
+  ordered_json object;
+  object["code"] = text_of(room, "code");
+  object["model"] = text_of(spec, "model");
+  object["layers"] = size_of(spec, "layers");
+  object["context"] = size_of(spec, "context");
+  object["objective"] = text_of(spec, "objective");
+  object["creator"] = text_of(room, "creator");
+  object["host"] = text_of(room, "host");
+  object["turn"] = turn.is_object() ? ordered_json(text_of(turn, "device")) : ordered_json();
+  object["devices"] = ordered_json::array();
+  for (const Member& member : members) {
+    const std::string why = room::why_not(member);
+    ordered_json one{{"device", member.device},
+                     {"name", member.name},
+                     {"kind", member.kind},
+                     {"role", member.role},
+                     {"silent_ms", member.silent_ms},
+                     {"lends", member.lends()},
+                     {"takes_work", member.lends() && why.empty()},
+                     {"memory", member.memory},
+                     {"could_lend", member.could_lend},
+                     {"memory_bandwidth", member.memory_bandwidth},
+                     {"threads", member.threads},
+                     {"isa", member.isa},
+                     {"version", member.version}};
+    if (member.lends() && !why.empty()) one["why"] = why;
+    if (!member.lends()) one["why"] = "lends nothing";
+    const Json& placement = member.placement;
+    if (placement.is_object() && !placement.empty()) one["placement"] = placement;
+    object["devices"].push_back(std::move(one));
+  }
+  object["lobby"] = ordered_json::array();
+  for (const Json& waiting : part_of(room, "lobby")) {
+    object["lobby"].push_back(
+        {{"device", text_of(waiting, "device")}, {"name", text_of(waiting, "name")}});
+  }
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string room_text(const Json& room) {
+  const auto members = room::members_of(room);
+  const Json& spec = part_of(room, "spec");
+  const Json& turn = part_of(room, "turn");
+  std::string text = "room " + text_of(room, "code") + "  " + text_of(spec, "model") + ", " +
+                     std::to_string(size_of(spec, "layers")) + " layers, context " +
+                     std::to_string(size_of(spec, "context")) + "\n";
+  text += turn.is_object() ? label_of(members, text_of(turn, "device")) + " asks\n"
+                           : std::string("nobody asks now\n");
+  std::vector<std::vector<std::string>> rows{
+      {"device", "lends", "layers", "doing", "ms a pass", "ms a hop", "received", "sent"}};
+  for (const Member& member : members) {
+    if (!member.lends()) continue;
+    const std::string why = room::why_not(member);
+    const Json& placement = member.placement;
+    const bool passes = part_of(placement, "ms_per_pass").is_number();
+    rows.push_back({member.label, bytes_text(member.memory), text_of(placement, "layers"),
+                    why.empty() ? doing(member, turn.is_object()) : why,
+                    passes ? number(figure(placement, "ms_per_pass"), 2) : "",
+                    passes ? number(figure(placement, "hop_ms"), 2) : "",
+                    passes ? bytes_text(size_of(placement, "bytes_received")) : "",
+                    passes ? bytes_text(size_of(placement, "bytes_sent")) : ""});
+  }
+  text += rows.size() == 1 ? "no device lends anything: tandem worker --join LINK\n"
+                           : table(rows, {false, true, false, false, true, true, true, true});
+  for (const Json& waiting : part_of(room, "lobby")) {
+    text += text_of(waiting, "name") + " asks to join, device " + text_of(waiting, "device") + "\n";
+  }
+  return text;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,287 @@
+#include "room/deal.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "ring/system_memory.h"
+#include "room/machine.h"
+#include "room/measured.h"
+#include "room/reach.h"
+
+namespace tandem::room {
+namespace {
+
+/// So often a device may go while the room is measured.
+constexpr int kAttempts = 3;
+
+class Dealer {
+ public:
+  Dealer(Host& host, const DealOptions& options) : host_(host), options_(options) {}
+
+  Result<Deal> run() {
+    for (int attempt = 0;; ++attempt) {
+      deal_ = {};
+      TANDEM_TRY(gather());
+      // A room that is short whatever its devices' speed is said to be so at once.
+      TANDEM_ASSIGN(Deal quick, planned(guessed()));
+      if (quick.plan.shortage) return quick;
+      TANDEM_TRY(find_ways());
+      auto probe = options_.measure ? known() : known_anyway();
+      if (!probe && !options_.measure) {
+        return Error{ErrorKind::kNotFound, "the room's host was not measured"};
+      }
+      if (!probe) {
+        auto measured = measure();
+        // Somebody left, most likely: the next round shows who.
+        if (!measured.ok() && measured.error().kind == ErrorKind::kPeer &&
+            attempt + 1 < kAttempts) {
+          host_.happenings().add("measuring_failed", "", measured.error().message);
+          continue;
+        }
+        if (!measured.ok()) return measured.error();
+        probe = std::move(*measured);
+        deal_.measured = true;
+      }
+      TANDEM_ASSIGN(Deal result, planned(std::move(*probe)));
+      if (!options_.hire || result.plan.shortage) return result;
+      TANDEM_ASSIGN(const bool all, hire(result));
+      if (all || attempt + 1 == kAttempts) return result;
+    }
+  }
+
+ private:
+  void leave_out(const Member& member, const std::string& why) {
+    deal_.left_out.emplace_back(member.label, why);
+    host_.place(member.device, {{"why", why}});
+  }
+
+  /// Who is there and lends something.
+  Status gather() {
+    auto members = host_.members();
+    const bool away = !members.ok() && members.error().kind == ErrorKind::kPeer;
+    if (away && !options_.measure) members = host_.hired();
+    if (!members.ok()) return members.error();
+    for (const Member& member : *members) {
+      if (!member.lends()) continue;
+      std::string why = why_not(member);
+      const auto& without = options_.without;
+      if (std::find(without.begin(), without.end(), member.device) != without.end()) {
+        why = "it was lost";
+      }
+      if (const auto failed = failed_.find(member.device); why.empty() && failed != failed_.end()) {
+        why = failed->second;
+      }
+      if (why.empty()) {
+        deal_.members.push_back(member);
+      } else {
+        leave_out(member, why);
+      }
+    }
+    return {};
+  }
+
+  /// Takes those out for whom there is a reason; `why` is by index.
+  void drop(const std::map<size_t, std::string>& why) {
+    std::vector<Member> rest;
+    std::vector<std::string> addresses;
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      const auto reason = why.find(i);
+      if (reason == why.end()) {
+        rest.push_back(deal_.members[i]);
+        addresses.push_back(addresses_[i]);
+      } else {
+        leave_out(deal_.members[i], reason->second);
+      }
+    }
+    deal_.members = std::move(rest);
+    addresses_ = std::move(addresses);
+  }
+
+  Status find_ways() {
+    const size_t count = deal_.members.size();
+    std::vector<Result<std::string>> found(count, std::string());
+    std::vector<std::thread> threads;
+    const std::string loopback = loopback_mark();
+    for (size_t i = 0; i < count; ++i) {
+      threads.emplace_back([&, i] { found[i] = reach(deal_.members[i], *host_.tls(), loopback); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (host_.cancelled()) return Error{ErrorKind::kCancelled, "stopped"};
+    std::map<size_t, std::string> unreachable;
+    addresses_.assign(count, "");
+    for (size_t i = 0; i < count; ++i) {
+      if (found[i].ok()) {
+        addresses_[i] = *found[i];
+      } else {
+        unreachable[i] = found[i].error().message;
+      }
+    }
+    drop(unreachable);
+    return {};
+  }
+
+  [[nodiscard]] MeasuredModel measured_model() const {
+    const ring::ProbeOptions& probe = options_.probe;
+    return {weights::model_hash(*probe.manifest), static_cast<uint8_t>(probe.local.weights),
+            static_cast<uint8_t>(probe.local.kv), probe.local.threads,
+            std::string(model::name(probe.local.isa))};
+  }
+
+  [[nodiscard]] std::optional<ring::RoomProbe> known() const {
+    auto probe =
+        Measured::load(host_.home().folder(), measured_model()).find(deal_.members, addresses_);
+    if (!probe) return probe;
+    ring::RoomProbe today = *probe;
+    lend(today);
+    for (size_t i = 0; i < today.devices.size(); ++i) {
+      // Not a layer fitted then; now one may.
+      const bool unmeasured = today.devices[i].alone.empty();
+      if (unmeasured && today.devices[i].memory > probe->devices[i].memory) return std::nullopt;
+    }
+    return probe;
+  }
+
+  /// Leaves out whoever was not measured, and takes links that were not for missing.
+  std::optional<ring::RoomProbe> known_anyway() {
+    const auto measured = Measured::load(host_.home().folder(), measured_model());
+    std::map<size_t, std::string> unknown;
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      if (!measured.find({deal_.members[i]}, {addresses_[i]})) {
+        unknown[i] = "came after the room was measured";
+      }
+    }
+    drop(unknown);
+    return measured.find(deal_.members, addresses_, true);
+  }
+
+  std::vector<ring::RingWorker> workers() const {
+    std::vector<ring::RingWorker> workers;
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      const Member& member = deal_.members[i];
+      workers.push_back({addresses_[i], {}, member.certificate, member.label});
+    }
+    return workers;
+  }
+
+  Result<ring::RoomProbe> measure() {
+    std::vector<std::string> devices;
+    for (const Member& member : deal_.members) devices.push_back(member.device);
+    TANDEM_ASSIGN(const auto failed, host_.hire(devices, "probe"));
+    std::map<size_t, std::string> why;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      if (const auto one = failed.find(devices[i]); one != failed.end()) why[i] = one->second;
+    }
+    drop(why);
+    host_.happenings().add("measuring", "", std::to_string(deal_.members.size()) + " devices");
+    ring::ProbeOptions options = options_.probe;
+    options.workers = workers();
+    options.tls = host_.tls();
+    TANDEM_ASSIGN(ring::RoomProbe probe, ring::probe_room(options));
+    Measured::load(host_.home().folder(), measured_model()).put(deal_.members, addresses_, probe);
+    return probe;
+  }
+
+  /// As if all were alike: for whether the layers fit at all.
+  [[nodiscard]] ring::RoomProbe guessed() {
+    ring::RoomProbe probe;
+    probe.host_ms = 1;
+    probe.host_token_ms = 1;
+    addresses_.assign(deal_.members.size(), "");
+    for (size_t i = 0; i <= deal_.members.size(); ++i) {
+      ring::DeviceProbe device;
+      device.id = i == 0 ? "host" : deal_.members[i - 1].label;
+      device.layers = {0, 1};
+      device.alone = {{1, 1, {1000000, 1000000, 1000000}}};
+      probe.devices.push_back(std::move(device));
+    }
+    for (uint32_t b = 1; b < probe.devices.size(); ++b) {
+      for (uint32_t a = 0; a < b; ++a) {
+        probe.links.push_back({a, b, {1000000, 0, 0}, {100000000, 0, 0}});
+      }
+    }
+    return probe;
+  }
+
+  /// What the devices lend today. Those of one machine without limits share what it has.
+  void lend(ring::RoomProbe& probe) const {
+    const std::string here = machine_mark();
+    const std::optional<uint64_t>& own = options_.probe.host_memory;
+    std::map<std::string, std::pair<uint64_t, uint32_t>> shared;  // bytes promised, sharers
+    if (!own) ++shared[here].second;
+    if (own) shared[here].first += *own;
+    for (const Member& member : deal_.members) {
+      if (member.limit == 0) ++shared[member.machine].second;
+      if (member.limit != 0) shared[member.machine].first += member.limit;
+    }
+    const auto share = [&](uint64_t most, const std::string& machine) {
+      const auto& [promised, sharers] = shared[machine];
+      return (most - std::min(most, promised)) / std::max(1U, sharers);
+    };
+    ring::DeviceProbe& host = probe.devices.front();
+    const uint64_t ends = model::ends_bytes(options_.probe.config, options_.probe.local.weights);
+    host.could_lend = ring::available_memory();
+    host.memory = std::max(own ? *own : share(host.could_lend, here), ends);
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      const Member& member = deal_.members[i];
+      ring::DeviceProbe& device = probe.devices[i + 1];
+      device.could_lend = member.could_lend;
+      device.memory = member.limit == 0 ? share(member.memory, member.machine) : member.memory;
+      if (member.limit == 0) device.could_lend = device.memory;
+    }
+  }
+
+  Result<Deal> planned(ring::RoomProbe probe) {
+    lend(probe);
+    Deal result = deal_;
+    result.input = ring::plan_input(options_.probe, probe);
+    result.input.objective = options_.objective;
+    result.input.prompt = options_.prompt;
+    TANDEM_ASSIGN(result.plan, ring::plan(result.input));
+    for (const ring::PlanStage& stage : result.plan.stages) {
+      if (stage.device == 0) continue;
+      const Member& member = result.members[stage.device - 1];
+      result.workers.push_back(
+          {addresses_[stage.device - 1], stage.layers, member.certificate, member.label});
+    }
+    return result;
+  }
+
+  /// False if one of them does not take its job: it is left out the next time.
+  Result<bool> hire(const Deal& result) {
+    std::vector<std::string> devices;
+    for (const ring::PlanStage& stage : result.plan.stages) {
+      if (stage.device != 0) devices.push_back(result.members[stage.device - 1].device);
+    }
+    TANDEM_ASSIGN(const auto failed, host_.hire(devices, "stage"));
+    for (const auto& [device, why] : failed) failed_[device] = why;
+    return failed.empty();
+  }
+
+  Host& host_;
+  const DealOptions& options_;
+  Deal deal_;
+  std::vector<std::string> addresses_;  ///< of deal_.members; empty before find_ways()
+  std::map<std::string, std::string> failed_;
+};
+
+}  // namespace
+
+Result<Deal> deal(Host& host, const DealOptions& options) {
+  TANDEM_ASSIGN(Deal result, Dealer(host, options).run());
+  for (const auto& [device, reason] : result.plan.left_out) {
+    if (device == 0) continue;
+    const Member& member = result.members[device - 1];
+    host.place(member.device, {{"why", std::string(ring::name(reason))}});
+  }
+  for (const ring::PlanStage& stage : result.plan.stages) {
+    if (stage.device == 0 || !options.hire) continue;
+    host.place(result.members[stage.device - 1].device,
+               {{"layers", ring::text(stage.layers)},
+                {"state", "planned"},
+                {"bytes", stage.weight_bytes + stage.state_bytes}});
+  }
+  return result;
+}
+
+}  // namespace tandem::room

@@ -1,0 +1,49 @@
+// What was measured of a room's devices and links, kept on the host's disk so that the next start
+// need not measure again.
+//
+//   HOME/measured/KEY.json, KEY of the model, its bits, and what of the host counts:
+//   {"devices": {ID: {…}}, "links": {"ID ID": {…}}, "host_ms": …, "host_token_ms": …}
+//
+// A device counts as measured for a week, with the same threads, instruction set, version and place
+// in the network.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "ring/probe.h"
+#include "room/member.h"
+
+namespace tandem::room {
+
+/// Which measurements are the same ones.
+struct MeasuredModel {
+  Digest model_hash{};
+  uint8_t weight_bits = 8;
+  uint8_t kv_bits = 16;
+  uint32_t host_threads = 1;
+  std::string host_isa;
+};
+
+class Measured {
+ public:
+  /// Of the file; empty if it is not there or damaged.
+  static Measured load(const std::filesystem::path& home, const MeasuredModel& model);
+  /// A probe's result for the host and these members, in this order, if all of it is known.
+  /// `memory` is what each lent when it was measured.
+  [[nodiscard]] std::optional<ring::RoomProbe> find(const std::vector<Member>& members,
+                                                    const std::vector<std::string>& addresses,
+                                                    bool some_links = false) const;
+  /// Remembers a probe of the host and these members. A file that can't be written costs time only.
+  void put(const std::vector<Member>& members, const std::vector<std::string>& addresses,
+           const ring::RoomProbe& probe);
+
+ private:
+  std::filesystem::path path_;
+  Json content_;
+};
+
+}  // namespace tandem::room
