@@ -223,10 +223,7 @@ Result<int> talk(ChatFlags& flags) {
 
 int chat_command(Arguments arguments) {
   ChatFlags own;
-  Flags flags(
-      "chat", "[FLAGS]",
-      "Talks with a model. Each line of standard input is a message; what earlier turns left\n"
-      "in the caches is used again.");
+  Flags flags("chat", "[FLAGS]", "Talks with a model: each line of standard input is a message.");
   own.model.add_all(flags);
   own.model.add_room(flags);
   own.model.add_recovery(flags);
@@ -238,7 +235,6 @@ int chat_command(Arguments arguments) {
   flags.add("--state", "FILE", own.state,
             "go on with the conversation in FILE, if there is one; keep it there");
   flags.add("--json", own.json, "print one JSON object an answer instead of the text");
-  flags.add_example("tandem chat");
   flags.add_example("tandem chat --local 2 --temperature 0.7 --top-p 0.95");
   flags.add_example("tandem chat --room @room.link");
   flags.add_example("printf 'Hello!\\nWho are you?\\n' | tandem chat --quiet");

@@ -46,7 +46,7 @@ void FetchFlags::add(Flags& flags) {
   flags.add("--hub", "URL", hub, "hub whose model server is asked (see 'tandem hub --models')");
   flags.add("--peers", "URL,...", peers, "other model servers that are asked before it");
   flags.add("--endpoint", "URL", endpoint,
-            "of Hugging Face or a mirror (default: $HF_ENDPOINT or https://huggingface.co)");
+            "of Hugging Face or a mirror (default: $HF_ENDPOINT, or the real one)");
   flags.add("--token-file", "FILE", token_file,
             "token for gated models, - is standard input (default: $HF_TOKEN)");
 }

@@ -144,8 +144,7 @@ Result<int> answer_prompt(RunFlags& flags) {
 int run_command(Arguments arguments) {
   RunFlags own;
   Flags flags("run", "[FLAGS] PROMPT",
-              "Answers one prompt. The text goes to standard output, everything else to standard\n"
-              "error.");
+              "Answers one prompt: its text on standard output, the rest on standard error.");
   flags.add_positional("PROMPT", own.prompt, "what to answer; - reads it from standard input",
                        true);
   own.model.add_all(flags);
@@ -160,8 +159,7 @@ int run_command(Arguments arguments) {
   flags.add("--state", "FILE", own.state,
             "take from FILE what is computed already; keep the state there");
   flags.add("--json", own.json, "print one JSON object at the end instead of the text");
-  flags.add_example("tandem run --local 3 --temperature 0.7 --seed 7 \"Tell me a story.\"");
-  flags.add_example("tandem run --room @room.link - < question.txt");
+  flags.add_example("tandem run --room @room.link --seed 7 \"Tell me a story.\"");
   if (const auto code = flags.parse(arguments)) return *code;
   if (own.model.room == "-" && own.prompt == "-") {
     return flags.wrong_use("--room - and PROMPT - can't both read standard input");

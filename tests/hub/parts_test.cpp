@@ -265,9 +265,11 @@ TEST(Http, TooLongHeadersAndBodiesAreRefused) {
 
 TEST(Http, AnswersWithTwoLengthsOrNoneAreRefused) {
   EXPECT_TRUE(parse_answer_header("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n").ok());
-  for (const char* wrong : {"", "\r\n", "HTTP/1.1 200", "HTTP/1.1 2x0 OK\r\n\r\n",
-                            "HTTP/1.0 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nA: 1\r\na: 2\r\n\r\n",
-                            "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nmore"}) {
+  for (const char* wrong :
+       {"", "\r\n", "HTTP/1.1 200", "HTTP/1.1 2x0 OK\r\n\r\n", "HTTP/2 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\ncontent-length: 1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Range: x\r\ncontent-range: y\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nmore"}) {
     EXPECT_FALSE(parse_answer_header(wrong).ok()) << wrong;
   }
   EXPECT_FALSE(body_length(must(parse_answer_header("HTTP/1.1 200 OK\r\n\r\n"))).ok());
