@@ -50,8 +50,9 @@ bool WeightMover::move(std::span<PackedMatrix> matrices, ThreadPool& pool,
       if (Clock::now() >= until) return false;
       const size_t step = std::min(kStep, data_.size() - copied_);
       pool.split((step + kPiece - 1) / kPiece, 1, [&](uint64_t begin, uint64_t end) {
-        const size_t from = copied_ + begin * kPiece;
-        const size_t to = std::min(copied_ + end * kPiece, copied_ + step);
+        const auto from = static_cast<size_t>(copied_ + begin * kPiece);
+        const auto to =
+            static_cast<size_t>(std::min<uint64_t>(copied_ + end * kPiece, copied_ + step));
         std::memcpy(to_ + from, matrix.data.data() + from, to - from);
       });
       copied_ += step;
