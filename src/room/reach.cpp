@@ -1,6 +1,12 @@
 #include "room/reach.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "wire/tcp.h"
@@ -11,15 +17,81 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPatience = 4s;
+// For which addresses that come earlier in the order may still answer, once one did.
+constexpr auto kGrace = 200ms;
 
-Status answers(const std::string& where, const wire::Fingerprint& pin, const wire::Tls& tls) {
-  const auto deadline = wire::Clock::now() + kPatience;
-  TANDEM_ASSIGN(const wire::Address address, wire::parse_address(where));
-  TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kPatience));
-  wire::Connection connection(std::move(socket), tls.connecting(pin));
-  const Status secured = connection.secure_until(deadline);
-  return secured.ok() ? secured : secured.error().in(where);
-}
+/// One address that is tried by a thread of its own.
+struct Attempt {
+  std::string where;
+  Status status;
+  bool ended = false;
+  wire::Connection* connection = nullptr;  ///< while it shakes hands
+};
+
+/// All of a device's addresses, tried at once.
+class Attempts {
+ public:
+  Attempts(const wire::Fingerprint& pin, const wire::Tls& tls) : pin_(pin), tls_(tls) {}
+
+  void add(std::string where) { list_.push_back({std::move(where), {}, false, nullptr}); }
+  /// Waits until the first in their order has answered, or none can any more.
+  const std::vector<Attempt>& run() {
+    std::vector<std::thread> threads;
+    threads.reserve(list_.size());
+    for (Attempt& attempt : list_) threads.emplace_back([this, &attempt] { run(attempt); });
+    {
+      std::unique_lock lock(mutex_);
+      const auto all = [&] {
+        return std::all_of(list_.begin(), list_.end(), [](const auto& one) { return one.ended; });
+      };
+      const auto any = [&] {
+        return std::any_of(list_.begin(), list_.end(),
+                           [](const auto& one) { return one.ended && one.status.ok(); });
+      };
+      changed_.wait(lock, [&] { return all() || any(); });
+      changed_.wait_for(lock, kGrace, all);
+      stop_ = true;
+      for (const Attempt& attempt : list_) {
+        if (attempt.connection != nullptr) attempt.connection->shutdown();
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    return list_;
+  }
+
+ private:
+  void run(Attempt& attempt) {
+    Status status = answers(attempt);
+    if (!status.ok()) status = status.error().in(attempt.where);
+    const std::lock_guard lock(mutex_);
+    attempt.connection = nullptr;
+    attempt.status = std::move(status);
+    attempt.ended = true;
+    changed_.notify_all();
+  }
+  Status answers(Attempt& attempt) {
+    const auto deadline = wire::Clock::now() + kPatience;
+    TANDEM_ASSIGN(const wire::Address address, wire::parse_address(attempt.where));
+    TANDEM_ASSIGN(wire::Socket socket, wire::connect(address, kPatience, &stop_));
+    wire::Connection connection(std::move(socket), tls_.connecting(pin_));
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return Error{ErrorKind::kCancelled, "stopped"};
+      attempt.connection = &connection;
+    }
+    Status secured = connection.secure_until(deadline);
+    const std::lock_guard lock(mutex_);
+    attempt.connection = nullptr;  // before it goes
+    return secured;
+  }
+
+  const wire::Fingerprint& pin_;
+  const wire::Tls& tls_;
+  std::mutex mutex_;  ///< guards what the list's members say, but not their addresses
+  std::condition_variable changed_;
+  std::vector<Attempt> list_;
+  std::atomic<bool> stop_{false};
+};
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address.starts_with("[::1]");
@@ -28,24 +100,21 @@ bool is_loopback(const std::string& address) {
 }  // namespace
 
 Result<std::string> reach(const Member& member, const wire::Tls& tls, const std::string& loopback) {
-  std::vector<std::string> ways;
+  if (!member.certificate) {
+    return Error{ErrorKind::kPeer, "its certificate is not known"};
+  }
+  Attempts attempts(*member.certificate, tls);
+  bool any = false;
   for (const std::string& address : member.addresses) {
-    if (!is_loopback(address) || member.loopback == loopback) ways.push_back(address);
+    if (is_loopback(address) && member.loopback != loopback) continue;
+    attempts.add(address);
+    any = true;
   }
-  if (ways.empty() || !member.certificate) {
-    return Error{ErrorKind::kPeer, "it has no address that could be reached from here"};
-  }
-  std::vector<Status> results(ways.size());
-  std::vector<std::thread> threads;
-  threads.reserve(ways.size());
-  for (size_t i = 0; i < ways.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = answers(ways[i], *member.certificate, tls); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  if (!any) return Error{ErrorKind::kPeer, "it has no address that could be reached from here"};
   std::string why;
-  for (size_t i = 0; i < ways.size(); ++i) {
-    if (results[i].ok()) return ways[i];
-    why += (why.empty() ? "" : "; ") + results[i].error().message;
+  for (const Attempt& attempt : attempts.run()) {
+    if (attempt.status.ok()) return attempt.where;
+    why += (why.empty() ? "" : "; ") + attempt.status.error().message;
   }
   return Error{ErrorKind::kPeer, "can't be reached: " + why};
 }

@@ -145,8 +145,17 @@ bool wait_for(int fd, bool write, Clock::time_point deadline) {
   }
 }
 
-Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout) {
+Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout,
+                       const std::atomic<bool>* cancel) {
+  constexpr auto kLook = std::chrono::milliseconds(20);
   const auto deadline = Clock::now() + timeout;
+  const auto writable = [&](int fd) {
+    if (cancel == nullptr) return wait_for(fd, true, deadline);
+    while (!*cancel && Clock::now() < deadline) {
+      if (wait_for(fd, true, std::min(deadline, Clock::now() + kLook))) return true;
+    }
+    return false;
+  };
   TANDEM_ASSIGN(const AddressList list, resolve(address, false));
   int error = EHOSTUNREACH;
   for (const addrinfo* info = list.get(); info != nullptr; info = info->ai_next) {
@@ -158,7 +167,8 @@ Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout
     tune(socket.fd());
     error = ::connect(socket.fd(), info->ai_addr, info->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
-      if (!wait_for(socket.fd(), true, deadline)) {
+      if (!writable(socket.fd())) {
+        if (cancel != nullptr && *cancel) return Error{ErrorKind::kCancelled, "stopped"};
         error = ETIMEDOUT;
         continue;
       }

@@ -56,8 +56,10 @@ class Socket {
 };
 
 /// Connects within `timeout`, trying every address that the name has. The socket is non-blocking,
-/// with TCP_NODELAY and keep-alive. Errors: kPeer (names the address), kNotFound (unknown name).
-Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout);
+/// with TCP_NODELAY and keep-alive. `cancel`, once true, ends the wait soon; may be null. Errors:
+/// kPeer (names the address), kNotFound (unknown name), kCancelled.
+Result<Socket> connect(const Address& address, std::chrono::milliseconds timeout,
+                       const std::atomic<bool>* cancel = nullptr);
 
 /// How a stream to a worker is made: its address as the ring knows it, to a socket as connect()
 /// gives it, or any other stream socket that does not block. Called from several threads.

@@ -100,6 +100,22 @@ TEST_P(RoomTest, ADeviceServesWhoseJobItHoldsAndNobodyElse) {
   EXPECT_FALSE(reach(twisted, *first->tls(), loopback_mark()).ok());
 }
 
+TEST_P(RoomTest, AnAddressThatStaysSilentHoldsUpNobody) {
+  const Folder lent;
+  const auto device = agent(lent, "lent");
+  const auto asking = host();
+  Member known = member(*asking, "lent");
+  // Connections to it are made, and nobody ever takes them.
+  const auto silent = must(wire::Listener::open(must(wire::parse_address("127.0.0.1:0"))));
+  known.addresses.insert(known.addresses.begin(), silent.address().text());
+  EXPECT_EQ(must(reach(known, *asking->tls(), loopback_mark())), device->address());
+  known.addresses.resize(1);
+  const auto nowhere = reach(known, *asking->tls(), loopback_mark());
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_NE(nowhere.error().message.find(silent.address().text()), std::string::npos)
+      << nowhere.error().message;
+}
+
 TEST_P(RoomTest, AJobThatIsTakenBackIsNoGrantAnyMore) {
   const Folder lent;
   const auto device = agent(lent, "lent");
