@@ -207,19 +207,6 @@ Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint3
   return result;
 }
 
-namespace {
-
-/// What passes took since `before`, which becomes `now`; if there were none, what they took last.
-double mean_since(const PassTotals& now, PassTotals& before, double& last) {
-  // A stage that was loaded anew counts anew.
-  if (now.passes < before.passes) before = {};
-  if (now.passes > before.passes) last = now.mean_ms_since(before);
-  before = now;
-  return last;
-}
-
-}  // namespace
-
 std::vector<StageReport> RingState::stages() {
   std::vector<wire::Pong> counters;
   if (monitor_ != nullptr) counters = monitor_->counters();
@@ -231,7 +218,7 @@ std::vector<StageReport> RingState::stages() {
       report.layers = station->layers;
       report.weight_bytes = station->stage->bytes();
       report.kv_bytes = station->sequence->bytes();
-      report.ms_per_pass = mean_since(station->totals, station->reported, station->ms_per_pass);
+      report.ms_per_pass = station->pass_means.look(station->totals);
       reports.push_back(report);
       continue;
     }
@@ -247,11 +234,10 @@ std::vector<StageReport> RingState::stages() {
       for (size_t i = 0; i < counters.size(); ++i) {
         if (peers_[i].get() != peer) continue;
         const wire::Pong& pong = counters[i];
-        report.ms_per_pass =
-            mean_since({pong.stage_passes, pong.stage_us, pong.single_passes, pong.single_us},
-                       peers_[i]->reported, peers_[i]->ms_per_pass);
-        report.bytes_received = counters[i].bytes_in;
-        report.bytes_sent = counters[i].bytes_out;
+        report.ms_per_pass = peers_[i]->pass_means.look(
+            {pong.stage_passes, pong.stage_us, pong.single_passes, pong.single_us});
+        report.bytes_received = pong.bytes_in;
+        report.bytes_sent = pong.bytes_out;
       }
       reports.push_back(report);
     }

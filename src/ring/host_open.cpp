@@ -314,7 +314,7 @@ Status RingState::prove() {
   model::HiddenStates zero;
   zero.resize(1, options_.config.hidden_size);
   TANDEM_TRY(forward(std::move(zero), 0, 1));
-  for (const auto& station : own_) station->reported = station->totals;
+  for (const auto& station : own_) station->pass_means.skip(station->totals);
   for (const auto& station : remote_) station->hop_ms = {};
   return forget();
 }

@@ -46,8 +46,7 @@ struct Peer {
   Peer* upstream = nullptr;
   Peer* downstream = nullptr;
   bool relayed = false;
-  PassTotals reported;  ///< by the last stages()
-  double ms_per_pass = 0;
+  PassMeans pass_means;
 
   /// Not healthy any more, because of this.
   void fail(const Error& error);

@@ -29,8 +29,7 @@ struct Station {
   std::unique_ptr<model::Stage> stage;
   std::unique_ptr<model::Sequence> sequence;
   PassTotals totals;
-  PassTotals reported;  ///< by the last stages()
-  double ms_per_pass = 0;
+  PassMeans pass_means;
   // Workers.
   std::vector<Peer*> peers;
   std::unique_ptr<wire::Connection> in;

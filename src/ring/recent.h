@@ -58,4 +58,23 @@ struct PassTotals {
   }
 };
 
+/// What a stage's passes took between two looks at its totals.
+class PassMeans {
+ public:
+  /// Mean milliseconds since the look before; if there were no passes, what was found then.
+  double look(const PassTotals& now) {
+    // A stage that was loaded anew counts anew.
+    if (now.passes < before_.passes) before_ = {};
+    if (now.passes > before_.passes) last_ = now.mean_ms_since(before_);
+    before_ = now;
+    return last_;
+  }
+  /// Leaves out what ran until now.
+  void skip(const PassTotals& now) { before_ = now; }
+
+ private:
+  PassTotals before_;
+  double last_ = 0;
+};
+
 }  // namespace tandem::ring

@@ -79,10 +79,7 @@ std::unique_ptr<KvCache> CpuBackend::new_cache(uint32_t layers, uint32_t kv_head
 void CpuBackend::move_weights() {
   if (settled_) return;
   // Not before the first pass, whose answer is waited for; then so little that it is hardly felt.
-  const auto now = WeightMover::Clock::now();
-  if (pass_began_ != WeightMover::Clock::time_point{}) {
-    settled_ = mover_.move(matrices_, pool_, now + pass_time_ / 4);
-  }
+  settled_ = mover_.move(matrices_, pool_, WeightMover::Clock::now() + pass_time_ / 4);
   if (settled_) mover_ = {};
 }
 
