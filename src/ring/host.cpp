@@ -143,7 +143,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
   const uint32_t tokens = hidden.tokens();
   const auto start = wire::Clock::now();
-  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->computing);
+  if (options_.metrics != nullptr) options_.metrics->state.set(HostState::kComputing);
   if (options_.survive) options.on_events = [this] { collect(); };
   monitor_->begin();
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));

@@ -321,7 +321,7 @@ Status RingState::prove() {
 
 Status RingState::establish() {
   const auto start = wire::Clock::now();
-  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->opening);
+  if (options_.metrics != nullptr) options_.metrics->state.set(HostState::kOpening);
   monitor_.reset();
   failure_.reset();
   wake_.clear();
