@@ -10,8 +10,8 @@
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/harness.h"
+#include "ring/stored_model.h"
 #include "text/tokenizer.h"
-#include "weights/checkpoint.h"
 
 namespace tandem::toy {
 namespace {
@@ -40,11 +40,8 @@ TEST(WorkerProcess, DISABLED_ServeReal) {
 }
 
 /// A model that tells a story of 40 tokens, over whatever ring.
-struct Story {
-  explicit Story(const std::filesystem::path& folder = kStoryteller)
-      : checkpoint(*weights::Checkpoint::open(folder)),
-        config(*model::parse_config(checkpoint->config_json())),
-        manifest(*weights::make_manifest(*checkpoint, 1, {})) {
+struct Story : StoredModel {
+  explicit Story(const std::filesystem::path& folder = kStoryteller) : StoredModel(folder) {
     auto loaded = model::Ends::load(config, {}, *checkpoint, {});
     EXPECT_TRUE(loaded.ok()) << loaded.error().message;
     ends = std::move(*loaded);
@@ -56,13 +53,8 @@ struct Story {
     request.hash_logits = true;
   }
 
-  ring::RingOptions options(std::vector<ring::RingWorker> workers) {
-    ring::RingOptions options;
-    options.config_json = checkpoint->config_json();
-    options.config = config;
-    options.manifest = &manifest;
-    options.source = checkpoint.get();
-    options.workers = std::move(workers);
+  [[nodiscard]] ring::RingOptions options(std::vector<ring::RingWorker> workers) const {
+    ring::RingOptions options = StoredModel::options(std::move(workers));
     options.context = 512;
     options.survive = true;
     return options;
@@ -88,9 +80,6 @@ struct Story {
     return std::move(*tell(*ring));
   }
 
-  std::unique_ptr<weights::Checkpoint> checkpoint;
-  model::ModelConfig config;
-  weights::Manifest manifest;
   std::unique_ptr<model::Ends> ends;
   std::unique_ptr<text::Tokenizer> tokenizer;
   ring::GenerateRequest request;
