@@ -1,6 +1,5 @@
 #include "cli/room_report.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/hub_access.h"
@@ -176,12 +175,6 @@ std::string RoomReport::device_of(const std::string& label) const {
   return "";
 }
 
-bool RoomReport::relayed(const std::string& label) const {
-  return std::any_of(deal_.workers.begin(), deal_.workers.end(), [&](const auto& worker) {
-    return worker.label() == label && room::is_relayed(worker.address);
-  });
-}
-
 std::string RoomReport::plan_text() const {
   std::string text;
   for (const auto& [label, why] : deal_.left_out) {
@@ -231,7 +224,7 @@ void RoomReport::laps(const std::vector<ring::StageReport>& stages, const std::s
                      {"hop_ms", stage.hop_ms},
                      {"bytes_received", stage.bytes_received},
                      {"bytes_sent", stage.bytes_sent},
-                     {"way", stage.host_by_relay || relayed(stage.peer) ? "relay" : "direct"},
+                     {"way", stage.host_by_relay ? "relay" : "direct"},
                      {"next", stage.relayed         ? "host"
                               : stage.next_by_relay ? "relay"
                                                     : "direct"}};

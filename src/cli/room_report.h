@@ -65,8 +65,6 @@ class RoomReport {
 
  private:
   [[nodiscard]] std::string device_of(const std::string& label) const;
-  /// This process reaches it through the hub alone.
-  [[nodiscard]] bool relayed(const std::string& label) const;
 
   void take(room::Deal deal);
 

@@ -185,6 +185,10 @@ int worker_command(Arguments arguments) {
   options.cache = *opened;
   if (!joining.link.empty()) {
     if (!key.empty() || child) return flags.wrong_use("--join excludes --key and --child");
+    if (!joining.address.empty()) {
+      const auto address = wire::parse_address(joining.address);
+      if (!address.ok()) return flags.wrong_use("--address: " + address.error().message);
+    }
     if (!flags.given("--listen")) options.listen = "0.0.0.0:0";
     return join_room(joining, std::move(options), end_signals, *opened);
   }

@@ -38,6 +38,9 @@ struct RingWorker {
   /// or breaks again and again. The dialler of whoever takes it has to know its form. Empty: none.
   std::string relay = {};
 
+  [[nodiscard]] const std::string& way_for_workers() const {
+    return link_address.empty() ? address : link_address;
+  }
   [[nodiscard]] const std::string& label() const { return name.empty() ? address : name; }
 };
 

@@ -247,28 +247,23 @@ Result<bool> RingState::link_workers(size_t i) {
   Peer& to = *peers_[i + 1];
   from.relayed = detours_.contains(way(i));
   if (from.relayed) return false;
-  bool refused = no_links_.contains(way(i));
-  if (!refused) {
-    const std::string& where =
-        to.worker.link_address.empty() ? to.worker.address : to.worker.link_address;
+  const std::string& relay = to.worker.relay;
+  std::vector<std::string> ways;
+  if (!no_links_.contains(way(i))) ways.push_back(to.worker.way_for_workers());
+  if (!relay.empty() && (ways.empty() || ways.front() != relay)) ways.push_back(relay);
+  for (const std::string& where : ways) {
+    bool refused = false;
     const Status dialed = from.dial({keys_[i + 1].in, to.fingerprint, where}, refused);
-    if (dialed.ok()) return true;
-    if (!refused) {
+    if (!dialed.ok() && !refused) {
       from.fail(from.blame(dialed.error()));
       return from.blame(dialed.error());
     }
+    from.next_by_relay = where == relay;
+    if (dialed.ok()) return true;
   }
+  from.next_by_relay = false;
   from.relayed = true;
-  if (to.worker.relay.empty()) return false;
-  const Status dialed = from.dial({keys_[i + 1].in, to.fingerprint, to.worker.relay}, refused);
-  if (!dialed.ok() && !refused) {
-    from.fail(from.blame(dialed.error()));
-    return from.blame(dialed.error());
-  }
-  if (!dialed.ok()) return false;
-  from.relayed = false;
-  from.next_by_relay = true;
-  return true;
+  return false;
 }
 
 Status RingState::link() {

@@ -120,8 +120,7 @@ class Prober {
     model_.cancel = options.cancel;
     model_.give_up = &give_up_;
     for (const RingWorker& worker : options.workers) {
-      peers_.push_back(
-          std::make_unique<Peer>(worker));
+      peers_.push_back(std::make_unique<Peer>(worker));
     }
     model_.tls = options.tls;
     model_.dialler = options.dialler;
@@ -338,8 +337,7 @@ class Prober {
         TANDEM_TRY(going());
         // As a ring links them: directly, or by the other way.
         const RingWorker& to = peers_[b]->worker;
-        for (const std::string& where :
-             {to.link_address.empty() ? to.address : to.link_address, to.relay}) {
+        for (const std::string& where : {to.way_for_workers(), to.relay}) {
           if (where.empty()) continue;
           bool refused = false;
           const auto link =

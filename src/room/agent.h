@@ -85,7 +85,7 @@ class Agent {
   std::atomic<bool> stopping_{false};
   std::unique_ptr<ring::Worker> worker_;
   std::shared_ptr<Relay> relay_;  // after the worker, which gets its streams
-  mutable std::mutex mutex_;  ///< guards what follows
+  mutable std::mutex mutex_;      ///< guards what follows
   std::condition_variable changed_;
   bool beat_now_ = false;
   bool hub_here_ = true;
