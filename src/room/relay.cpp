@@ -87,7 +87,7 @@ bool is_relayed(std::string_view way) {
 std::string way_of(const std::vector<std::string>& places) {
   std::string way;
   for (const std::string& place : places) {
-    if (way.size() + 1 + place.size() > kMostWay) continue;
+    if (way.size() + (way.empty() ? 0 : 1) + place.size() > kMostWay) continue;
     way += (way.empty() ? "" : ",") + place;
   }
   return way;
