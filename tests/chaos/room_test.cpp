@@ -32,7 +32,7 @@ using Clock = wire::Clock;
 
 constexpr auto kPatience = 90s;
 constexpr std::array kPrompts{"Tell me a story about a fox.",
-                              "Who lived in the old house by the sea, and what did they do there?",
+                              "Tell me a story about a king and his three sons.",
                               "Please tell me about a brave little boat and a storm."};
 
 std::vector<std::string> answering() {
