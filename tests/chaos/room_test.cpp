@@ -120,7 +120,7 @@ class Room {
         std::chrono::milliseconds(pick(1 + static_cast<size_t>(usual_.count() * 2 / 3)));
     const auto start = Clock::now();
     if (fault != Fault::kKillHost || chat_ == nullptr) {
-      keeper_.after(at, [&, fault] { strike(fault); });
+      later(at, [&, fault] { strike(fault); });
     }
     ask(which);
     if (fault == Fault::kKillHost) {
@@ -149,6 +149,12 @@ class Room {
   }
 
  private:
+  /// What is still to be done when the room goes is not done.
+  void later(std::chrono::milliseconds time, std::function<void()> action) {
+    keeper_.after(time, [this, action = std::move(action)] {
+      if (room_ != nullptr) action();
+    });
+  }
   uint32_t pick(size_t below) { return static_cast<uint32_t>(random_() % below); }
   void ask(size_t which) { chat_->write(std::string("/new\n") + kPrompts[which] + "\n"); }
 
@@ -200,8 +206,8 @@ class Room {
       case Fault::kPause:
       case Fault::kFreeze:
         room_->signal(device, SIGSTOP);
-        return keeper_.after(fault == Fault::kPause ? 2s : 20s,
-                             [&, device] { room_->signal(device, SIGCONT); });
+        return later(fault == Fault::kPause ? 2s : 20s,
+                     [&, device] { room_->signal(device, SIGCONT); });
       case Fault::kPart:
         return room_->part(device, other);
       case Fault::kUnreachable:
@@ -217,18 +223,18 @@ class Room {
         return;
       case Fault::kDelay:
         relay.delay(300ms, 100ms);
-        return keeper_.after(3s, [&relay, delay] { relay.delay(delay, delay / 4); });
+        return later(3s, [&relay, delay] { relay.delay(delay, delay / 4); });
       case Fault::kHubRestart:
         room_->end_hub();
         return room_->start_hub();
       case Fault::kHubStop:
         room_->signal_hub(SIGSTOP);
-        return keeper_.after(10s, [&] { room_->signal_hub(SIGCONT); });
+        return later(10s, [&] { room_->signal_hub(SIGCONT); });
       case Fault::kHubReset:
         return room_->hub_relay().reset(Which::kAll);
       case Fault::kHubAway:
         room_->end_hub();
-        return keeper_.after(60s, [&] { room_->start_hub(); });
+        return later(60s, [&] { room_->start_hub(); });
       case Fault::kKillHost:
         return;
     }
