@@ -224,7 +224,10 @@ void RoomReport::laps(const std::vector<ring::StageReport>& stages, const std::s
                      {"hop_ms", stage.hop_ms},
                      {"bytes_received", stage.bytes_received},
                      {"bytes_sent", stage.bytes_sent},
-                     {"relayed", stage.relayed}};
+                     {"way", stage.host_by_relay ? "relay" : "direct"},
+                     {"next", stage.relayed         ? "host"
+                              : stage.next_by_relay ? "relay"
+                                                    : "direct"}};
     host_->place(device, last_[device]);
   }
 }

@@ -193,6 +193,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     TANDEM_ASSIGN(session.room_, deal_room(options.room, flags, std::move(probe)));
     ring.workers = session.room_->workers();
     ring.tls = options.room->tls();
+    ring.dialler = options.room->dialler();
   }
   ring.local.profile = options.profile;
   ring.context = session.context_;

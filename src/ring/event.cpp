@@ -14,6 +14,8 @@ std::string_view name(Event::Kind kind) {
       return "link";
     case Event::Kind::kDetour:
       return "detour";
+    case Event::Kind::kRelay:
+      return "relay";
     case Event::Kind::kSpare:
       return "spare";
     case Event::Kind::kReconnected:

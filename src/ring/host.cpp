@@ -231,6 +231,8 @@ std::vector<StageReport> RingState::stages() {
       report.load_bytes = peer->ready.streamed;
       report.hop_ms = station->hop_ms.median();
       report.relayed = peer->relayed;
+      report.host_by_relay = peer->by_relay || peer->worker.address == peer->worker.relay;
+      report.next_by_relay = peer->next_by_relay;
       for (size_t i = 0; i < counters.size(); ++i) {
         if (peers_[i].get() != peer) continue;
         const wire::Pong& pong = counters[i];

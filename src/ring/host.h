@@ -32,7 +32,15 @@ struct RingWorker {
   /// Fingerprint that the device there must have; nothing: any that proves the room's key.
   std::optional<wire::Fingerprint> pin = std::nullopt;
   std::string name = {};  ///< what reports and messages call it; empty: by its address
+  /// By what the worker before it in the ring reaches it; empty: by its address.
+  std::string link_address = {};
+  /// Another way to it, such as through a hub's relay: taken where the first one does not answer,
+  /// or breaks again and again. The dialler of whoever takes it has to know its form. Empty: none.
+  std::string relay = {};
 
+  [[nodiscard]] const std::string& way_for_workers() const {
+    return link_address.empty() ? address : link_address;
+  }
   [[nodiscard]] const std::string& label() const { return name.empty() ? address : name; }
 };
 
@@ -102,6 +110,9 @@ struct StageReport {
   uint64_t bytes_received = 0;  ///< on its links, since the links were made
   uint64_t bytes_sent = 0;
   bool relayed = false;  ///< its output goes through the host, since it can't reach the next stage
+  /// The host, or this stage's worker on its way to the next one, takes RingWorker::relay.
+  bool host_by_relay = false;
+  bool next_by_relay = false;
 };
 
 class RingState;

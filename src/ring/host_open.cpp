@@ -200,7 +200,7 @@ Status RingState::activate_all() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = *peers_[i];
     peer.upstream = peer.downstream = nullptr;
-    peer.relayed = false;
+    peer.relayed = peer.next_by_relay = false;
     keys_[i].number = activation_;
     TANDEM_TRY(random_key(keys_[i].in));
     TANDEM_TRY(random_key(keys_[i].out));
@@ -241,12 +241,39 @@ Status RingState::link_station(Station& station) {
   return {};
 }
 
+/// Has worker `i` dial the next one: as it is, else by its other way. False: by neither.
+Result<bool> RingState::link_workers(size_t i) {
+  Peer& from = *peers_[i];
+  Peer& to = *peers_[i + 1];
+  from.relayed = detours_.contains(way(i));
+  if (from.relayed) return false;
+  const std::string& relay = to.worker.relay;
+  std::vector<std::string> ways;
+  if (!no_links_.contains(way(i))) ways.push_back(to.worker.way_for_workers());
+  if (!relay.empty() && (ways.empty() || ways.front() != relay)) ways.push_back(relay);
+  for (const std::string& where : ways) {
+    bool refused = false;
+    const Status dialed = from.dial({keys_[i + 1].in, to.fingerprint, where}, refused);
+    if (!dialed.ok() && !refused) {
+      from.fail(from.blame(dialed.error()));
+      return from.blame(dialed.error());
+    }
+    from.next_by_relay = where == relay;
+    if (dialed.ok()) return true;
+  }
+  from.next_by_relay = false;
+  from.relayed = true;
+  return false;
+}
+
 Status RingState::link() {
   stations_.clear();
   remote_.clear();
   std::set<Way> were;
+  std::set<Way> by_relay;
   for (size_t i = 0; i + 1 < peers_.size(); ++i) {
     if (peers_[i]->relayed) were.insert(way(i));
+    if (peers_[i]->next_by_relay) by_relay.insert(way(i));
   }
   TANDEM_TRY(activate_all());
   size_t own = 0;
@@ -261,21 +288,16 @@ Status RingState::link() {
     bool direct = false;
     if (peer.worker.layers.first > layer || i == 0) {
       own_until(peer.worker.layers.first);
-    } else if (detours_.contains(way(i - 1))) {
-      peers_[i - 1]->relayed = true;
     } else {
-      Peer& before = *peers_[i - 1];
-      const Status dialed =
-          before.dial({keys_[i].in, peer.fingerprint, peer.worker.address}, before.relayed);
-      direct = dialed.ok();
-      if (!direct && !before.relayed) {
-        before.fail(before.blame(dialed.error()));
-        return before.blame(dialed.error());
-      }
+      TANDEM_ASSIGN(direct, link_workers(i - 1));
     }
     if (repairing_ && i > 0 && peers_[i - 1]->relayed && !were.contains(way(i - 1))) {
       emit(Event::Kind::kDetour, peer.worker.label(),
            peers_[i - 1]->name() + " and " + peer.name() + " go on through the host");
+    }
+    if (repairing_ && i > 0 && peers_[i - 1]->next_by_relay && !by_relay.contains(way(i - 1))) {
+      emit(Event::Kind::kRelay, peer.worker.label(),
+           peers_[i - 1]->name() + " reaches " + peer.name() + " through the relay now");
     }
     if (direct) {
       peers_[i - 1]->downstream = &peer;

@@ -69,6 +69,7 @@ class RingState {
   }
   Status establish();
   Status link();
+  Result<bool> link_workers(size_t i);
   Status link_station(Station& station);
   Status activate_all();
   Status prove();
@@ -100,7 +101,8 @@ class RingState {
   std::map<std::string, Strikes> strikes_;
   using Way = std::pair<std::string, std::string>;  ///< addresses of two workers
   std::map<Way, Strikes> broken_;
-  std::set<Way> detours_;  ///< ways that are gone through the host at once
+  std::set<Way> no_links_;  ///< ways that are not dialed directly any more
+  std::set<Way> detours_;   ///< ways that are gone through the host at once
   bool repairing_ = false;
   /// From worker `i` to the next one.
   [[nodiscard]] Way way(size_t i) const {

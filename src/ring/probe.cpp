@@ -120,8 +120,7 @@ class Prober {
     model_.cancel = options.cancel;
     model_.give_up = &give_up_;
     for (const RingWorker& worker : options.workers) {
-      peers_.push_back(
-          std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin, worker.name}));
+      peers_.push_back(std::make_unique<Peer>(worker));
     }
     model_.tls = options.tls;
     model_.dialler = options.dialler;
@@ -336,13 +335,17 @@ class Prober {
       for (uint32_t a = 0; a < b; ++a) {
         if (peers_[a]->worker.layers.count() == 0) continue;
         TANDEM_TRY(going());
-        bool refused = false;
-        const auto link = peers_[a]->test_link(
-            {keys[b].in, peers_[b]->fingerprint, peers_[b]->worker.address}, refused);
-        if (link.ok()) {
+        // As a ring links them: directly, or by the other way.
+        const RingWorker& to = peers_[b]->worker;
+        for (const std::string& where : {to.way_for_workers(), to.relay}) {
+          if (where.empty()) continue;
+          bool refused = false;
+          const auto link =
+              peers_[a]->test_link({keys[b].in, peers_[b]->fingerprint, where}, refused);
+          if (!link.ok() && !refused) return peers_[a]->blame(link.error());
+          if (!link.ok()) continue;
           result_.links.push_back({a + 1, b + 1, link->rtt_ns, link->bytes_per_second});
-        } else if (!refused) {
-          return peers_[a]->blame(link.error());
+          break;
         }
       }
     }

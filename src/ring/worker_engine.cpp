@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kTick = 250ms;
 constexpr auto kProgressEvery = 250ms;
-constexpr auto kDialTimeout = 3s;
+constexpr auto kDialTimeout = 5s;   // for a dialler that may try several ways
+constexpr auto kGreetTimeout = 3s;  // for a direct connection, and then for being let in
 
 }  // namespace
 
@@ -242,13 +243,13 @@ Status WorkerEngine::dispatch(const std::shared_ptr<Session>& session, const wir
 Result<std::unique_ptr<wire::Connection>> WorkerEngine::call(const std::string& where,
                                                              wire::Role role, const wire::Key& key,
                                                              const Digest& pin) const {
-  const auto deadline = wire::Clock::now() + kDialTimeout;
   if ((options_.tls == nullptr) != (pin == Digest{})) {
     return invalid(
         "a host without TLS can't have a worker with TLS connect to others, or the reverse");
   }
   TANDEM_ASSIGN(wire::Socket socket, options_.dialler ? options_.dialler(where, kDialTimeout)
-                                                      : wire::dial_tcp(where, kDialTimeout));
+                                                      : wire::dial_tcp(where, kGreetTimeout));
+  const auto deadline = wire::Clock::now() + kGreetTimeout;
   auto link = std::make_unique<wire::Connection>(
       std::move(socket), options_.tls == nullptr ? nullptr : options_.tls->connecting(pin));
   TANDEM_TRY(link->secure_until(deadline));

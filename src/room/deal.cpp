@@ -98,13 +98,34 @@ class Dealer {
     addresses_ = std::move(addresses);
   }
 
+  /// Directly, else through the hub.
+  Result<std::string> way_to(const Member& member, const std::string& loopback) {
+    auto direct = reach(member, *host_.tls(), loopback);
+    if (direct.ok() || host_.cancelled()) return direct;
+    auto relayed = reach_by_relay(member, *host_.tls(), host_.relay());
+    if (!relayed.ok()) {
+      return Error{ErrorKind::kPeer, direct.error().message + "; " + relayed.error().message};
+    }
+    host_.happenings().add("relayed", member.label, direct.error().message);
+    return relayed;
+  }
+
+  /// What the ring knows a member by.
+  [[nodiscard]] static ring::RingWorker ring_worker(const Member& member,
+                                                    const std::string& address,
+                                                    ring::LayerRange layers) {
+    // Others may reach it where this device can't.
+    const std::string others = is_relayed(address) ? way_for_others(member) : "";
+    return {address, layers, member.certificate, member.label, others, relay_way(member.device)};
+  }
+
   Status find_ways() {
     const size_t count = deal_.members.size();
     std::vector<Result<std::string>> found(count, std::string());
     std::vector<std::thread> threads;
     const std::string loopback = loopback_mark();
     for (size_t i = 0; i < count; ++i) {
-      threads.emplace_back([&, i] { found[i] = reach(deal_.members[i], *host_.tls(), loopback); });
+      threads.emplace_back([&, i] { found[i] = way_to(deal_.members[i], loopback); });
     }
     for (std::thread& thread : threads) thread.join();
     if (host_.cancelled()) return Error{ErrorKind::kCancelled, "stopped"};
@@ -158,8 +179,7 @@ class Dealer {
   std::vector<ring::RingWorker> workers() const {
     std::vector<ring::RingWorker> workers;
     for (size_t i = 0; i < deal_.members.size(); ++i) {
-      const Member& member = deal_.members[i];
-      workers.push_back({addresses_[i], {}, member.certificate, member.label});
+      workers.push_back(ring_worker(deal_.members[i], addresses_[i], {}));
     }
     return workers;
   }
@@ -177,6 +197,7 @@ class Dealer {
     ring::ProbeOptions options = options_.probe;
     options.workers = workers();
     options.tls = host_.tls();
+    options.dialler = host_.dialler();
     TANDEM_ASSIGN(ring::RoomProbe probe, ring::probe_room(options));
     Measured::load(host_.home().folder(), measured_model()).put(deal_.members, addresses_, probe);
     return probe;
@@ -241,8 +262,7 @@ class Dealer {
     for (const ring::PlanStage& stage : result.plan.stages) {
       if (stage.device == 0) continue;
       const Member& member = result.members[stage.device - 1];
-      result.workers.push_back(
-          {addresses_[stage.device - 1], stage.layers, member.certificate, member.label});
+      result.workers.push_back(ring_worker(member, addresses_[stage.device - 1], stage.layers));
     }
     return result;
   }
