@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "cli/answer.h"
 #include "cli/models_cache.h"
 #include "cli/room_plan.h"
 #include "cli/room_report.h"
@@ -141,6 +142,9 @@ void ModelFlags::add_room(Flags& flags) {
             "a room's devices hold layers: link, code, @FILE, or - (standard input)");
   flags.add("--memory", "SIZE", room_memory,
             "with --room: memory lent here (default: what there is); 0: no layers");
+  flags.add_choice("--objective", "WHAT", objective, {"fastest", "throughput", "memory"},
+                   "with --room: which split (default: as the room was made)");
+  flags.add("--no-spares", no_spares, "with --room: devices without layers don't stand by");
 }
 
 void ModelFlags::add_recovery(Flags& flags) {
@@ -177,6 +181,10 @@ Status ModelFlags::check() const {
     }
   } else if (!room_memory.empty()) {
     return invalid("--memory needs --room");
+  } else if (!objective.empty()) {
+    return invalid("--objective needs --room");
+  } else if (no_spares) {
+    return invalid("--no-spares needs --room");
   }
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");
@@ -456,9 +464,15 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     ring.replan = [room = session.room_](const std::vector<std::string>& lost) {
       return room->replan(lost);
     };
+    if (ring.survive && session.room_->spares()) {
+      ring.choose_spares = [room = session.room_](const std::vector<ring::RingWorker>& now) {
+        return room->choose_spares(now);
+      };
+    }
+    ring.listener = room_events(event_notes(flags.quiet), session.room_.get());
   }
   ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
-    progress->event(event);
+    if (!event.spare) progress->event(event);
     if (room != nullptr) room->loading(event);
   };
   ring.cancel = &cancel_flag();

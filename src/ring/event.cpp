@@ -16,6 +16,8 @@ std::string_view name(Event::Kind kind) {
       return "detour";
     case Event::Kind::kSpare:
       return "spare";
+    case Event::Kind::kStandby:
+      return "standby";
     case Event::Kind::kReconnected:
       return "reconnected";
     case Event::Kind::kReplanned:

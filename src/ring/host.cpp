@@ -158,6 +158,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
 
 Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint32_t position,
                                                uint32_t want) {
+  take_arrivals();
   TANDEM_TRY(alive());
   const uint32_t tokens = hidden.tokens();
   const uint64_t width = options_.config.hidden_size;
