@@ -18,18 +18,24 @@ std::string with_backend(const ring::PlanInput& input, const ring::PlanStage& st
 }
 
 /// For a plan that has the host alone, though others could take part: what the same devices would
-/// do if each got its share.
-std::optional<ring::Plan> shared_out(const ring::PlanInput& input, const ring::Plan& plan) {
+/// do with another objective.
+std::optional<std::pair<ring::Objective, ring::Plan>> shared_out(const ring::PlanInput& input,
+                                                                 const ring::Plan& plan) {
   const bool alone = std::all_of(plan.stages.begin(), plan.stages.end(),
                                  [&](const auto& stage) { return stage.device == input.host; });
   if (!alone || plan.shortage || !input.manual.empty() || input.devices.size() < 2) {
     return std::nullopt;
   }
   ring::PlanInput other = input;
-  other.objective = ring::Objective::kMemory;
-  auto shared = ring::plan(other);
-  if (!shared.ok() || shared->shortage || shared->stages.size() < 2) return std::nullopt;
-  return std::move(*shared);
+  // In proportion to memory a host that has much more than the others gets everything as well.
+  for (const auto objective : {ring::Objective::kMemory, ring::Objective::kThroughput}) {
+    other.objective = objective;
+    auto shared = ring::plan(other);
+    if (shared.ok() && !shared->shortage && shared->stages.size() > 1) {
+      return std::pair(objective, std::move(*shared));
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -37,12 +43,12 @@ std::optional<ring::Plan> shared_out(const ring::PlanInput& input, const ring::P
 std::string alone_text(const ring::PlanInput& input, const ring::Plan& plan) {
   const auto shared = shared_out(input, plan);
   if (!shared) return "";
+  const auto& [objective, other] = *shared;
   return "The whole model fits into this device and answers fastest here alone, at " +
          number(plan.decode_tokens_per_second, 1) + " tokens/s. Shared out over " +
-         std::to_string(shared->stages.size()) + " devices it would be " +
-         number(shared->decode_tokens_per_second, 1) +
-         " tokens/s: --objective memory does that, --objective throughput what keeps the slowest "
-         "stage short.\n";
+         std::to_string(other.stages.size()) + " devices it would be " +
+         number(other.decode_tokens_per_second, 1) + " tokens/s: --objective " +
+         std::string(name(objective)) + " does that.\n";
 }
 
 std::string spares_text(const std::vector<ring::RingWorker>& spares) {
@@ -170,9 +176,9 @@ std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
                                 {"tokens_per_second", plan.alone_tokens_per_second}};
     }
     if (const auto shared = shared_out(input, plan)) {
-      object["shared_out"] = {{"objective", "memory"},
-                              {"devices", shared->stages.size()},
-                              {"tokens_per_second", shared->decode_tokens_per_second}};
+      object["shared_out"] = {{"objective", std::string(name(shared->first))},
+                              {"devices", shared->second.stages.size()},
+                              {"tokens_per_second", shared->second.decode_tokens_per_second}};
     }
     object["spares"] = ordered_json::array();
     for (const ring::RingWorker& spare : spares) {
