@@ -82,7 +82,10 @@ void RingState::emit(Event::Kind kind, const std::string& peer, const std::strin
 void RingState::collect() {
   if (monitor_ == nullptr || !monitor_->events()) return;
   for (Event& event : monitor_->take_events()) {
-    if (event.kind == Event::Kind::kSlow) slow_ = event.peer;
+    for (const auto& peer : peers_) {
+      const bool slow = event.kind == Event::Kind::kSlow && peer->worker.label() == event.peer;
+      if (slow) slow_ = peer->worker.address;
+    }
     untold_.push_back(std::move(event));
   }
   hand_out();
