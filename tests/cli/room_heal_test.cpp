@@ -265,6 +265,7 @@ TEST_F(RoomHeals, ASlowDeviceGetsNoLayersAfterTheAnswer) {
   for (std::string one; std::getline(lines, one);) {
     const Json answer = Json::parse(one, nullptr, false);
     if (!answer.is_object() || !answer.contains("logits_sha256")) continue;
+    if (answer["finish"] == "cancelled") continue;
     EXPECT_EQ(answer["logits_sha256"], expected);
     ++answers;
     if (event_of(answer, "replanned") == nullptr) continue;
