@@ -10,7 +10,7 @@ namespace {
 
 // Byte of a tile that holds the low four bits of a column, and whether they are its upper half.
 size_t nibble_offset(const PackedMatrix& matrix, size_t k, uint32_t lane) {
-  return matrix.step(k / 64).low + k % 64 / 8 * 64 + lane * 4 + k % 4;
+  return matrix.step(k / 64).low + PackedStep::low_of(matrix.format, k % 64 / 8) + lane * 4 + k % 4;
 }
 bool upper(size_t k) {
   return k % 8 >= 4;
@@ -18,7 +18,7 @@ bool upper(size_t k) {
 
 // The same for the high bits (k6), which begin at bit high_shift(k).
 size_t high_offset(const PackedMatrix& matrix, size_t k, uint32_t lane) {
-  return matrix.step(k / 64).high + k % 64 / 16 * 64 + lane * 4 + k % 4;
+  return matrix.step(k / 64).high + PackedStep::high_of(k % 64 / 8) + lane * 4 + k % 4;
 }
 size_t high_shift(size_t k) {
   return k % 16 / 4 * 2;

@@ -46,8 +46,15 @@ class OnDemand {
 /// Where 64 columns of a k4 or k6 tile lie: bytes from its begin.
 struct PackedStep {
   size_t scales;
-  size_t low;
-  size_t high;  ///< k6 only
+  size_t low;   ///< of chunk 0
+  size_t high;  ///< of chunks 0 and 1; k6 only
+
+  /// From `low` to that of one of the step's eight chunks.
+  static constexpr size_t low_of(WeightFormat format, size_t chunk) {
+    return format == WeightFormat::k4 ? chunk * 64 : chunk / 2 * 192 + chunk % 2 * 64;
+  }
+  /// From `high` to that of the chunk and its neighbour.
+  static constexpr size_t high_of(size_t chunk) { return chunk / 2 * 192; }
 
   /// Step `step` of `steps`, which a tile of padded_columns() / 64 has.
   static constexpr PackedStep at(WeightFormat format, uint32_t steps, size_t step) {
@@ -59,8 +66,8 @@ struct PackedStep {
       return {begin + step % 4 * 48, begin + scales + step % 4 * 512, 0};
     }
     const size_t begin = step / 2 * (64 + 2 * 768);
-    const size_t low = begin + 64 + step % 2 * 768;
-    return {begin + step % 2 * 32, low, low + 512};
+    const size_t high = begin + 64 + step % 2 * 768;
+    return {begin + step % 2 * 32, high + 64, high};
   }
 };
 
@@ -76,7 +83,7 @@ struct PackedStep {
 ///       minimum 0 >> 2 | minimum 1 >> 2 << 4; k6, 32 bytes: [group 0..1][row] scale
 ///     low: chunks of 8 columns, 64 bytes each: byte [row][j] = quant(row, 8 c + j) & 15 |
 ///       (quant(row, 8 c + 4 + j) & 15) << 4
-///     high (k6): for every 16 columns 64 bytes: byte [row][j] = high(j) | high(4 + j) << 2 |
+///     high (k6): 64 bytes before every two chunks: byte [row][j] = high(j) | high(4 + j) << 2 |
 ///       high(8 + j) << 4 | high(12 + j) << 6, high a quant's upper 2 bits
 struct PackedMatrix {
   WeightFormat format = WeightFormat::k8;

@@ -186,10 +186,13 @@ TANDEM_INLINE Integer integers(const Grid<kHasMinimum>& grid, const float* w, ui
   return __builtin_convertvector(grid.quant(weight(w, i)) + offset, Integer);
 }
 
-// Writes a group's low four bits, and with kHigh (6 bits) the two above them.
+// Writes a group's low four bits, and with kHigh (6 bits) the two above them. `low` and `high` are
+// its step's, of which it is the chunks from `first` on.
 template <bool kHigh, bool kHasMinimum>
 TANDEM_INLINE void store_group(const Grid<kHasMinimum>& grid, const float* w, float offset,
-                               uint32_t present, Integer exists, uint8_t* low, uint8_t* high) {
+                               uint32_t present, Integer exists, uint32_t first, uint8_t* low,
+                               uint8_t* high) {
+  constexpr auto kFormat = kHigh ? kernels::WeightFormat::k6 : kernels::WeightFormat::k4;
   for (uint32_t half = 0; half < 2; ++half) {
     Integer top{};
     for (uint32_t chunk = 2 * half; chunk < 2 * half + 2; ++chunk) {
@@ -203,9 +206,9 @@ TANDEM_INLINE void store_group(const Grid<kHasMinimum>& grid, const float* w, fl
           top |= (q >> 4) << static_cast<int>(8 * (j % 4) + 2 * quad);
         }
       }
-      store(low + size_t{chunk} * 64, word);
+      store(low + kernels::PackedStep::low_of(kFormat, first + chunk), word);
     }
-    if (kHigh) store(high + size_t{half} * 64, top);
+    if (kHigh) store(high + kernels::PackedStep::high_of(first + 2 * half), top);
   }
 }
 
@@ -335,8 +338,8 @@ class Lanes {
       }
     }
     const Grid<true> grid(best_s * row_scale, best_m * kUnit * row_scale, 0.0F, 15.0F);
-    store_group<false>(grid, w, 0.0F, present(g), exists_,
-                       tile_ + step_of(g).low + size_t{g % 2} * 256, nullptr);
+    store_group<false>(grid, w, 0.0F, present(g), exists_, g % 2 * 4, tile_ + step_of(g).low,
+                       nullptr);
     const Integer s = __builtin_convertvector(best_s, Integer);
     const Integer m = __builtin_convertvector(best_m, Integer);
     return (s | m << 6) & exists_;
@@ -363,8 +366,8 @@ class Lanes {
       }
       const Grid<false> grid(best * row_scale, Float{}, -32.0F, 31.0F);
       const kernels::PackedStep step = step_of(g);
-      store_group<true>(grid, w, 32.0F, present(g), exists_, tile_ + step.low + size_t{g % 2} * 256,
-                        tile_ + step.high + size_t{g % 2} * 128);
+      store_group<true>(grid, w, 32.0F, present(g), exists_, g % 2 * 4, tile_ + step.low,
+                        tile_ + step.high);
       store_bytes(scales_ + step.scales + size_t{g % 2} * kRows,
                   __builtin_convertvector(best, Integer) & exists_);
     }

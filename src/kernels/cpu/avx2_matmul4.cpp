@@ -137,7 +137,9 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
             const int chunk = g * 4 + c;
             __m256i first;
             __m256i second;
-            unpack<Format>(weights + chunk * 64, tops + chunk / 2 * 64, chunk, first, second);
+            unpack<Format>(weights + PackedStep::low_of(Format, static_cast<size_t>(chunk)),
+                           tops + PackedStep::high_of(static_cast<size_t>(chunk)), chunk, first,
+                           second);
 #pragma GCC unroll 4
             for (int t = 0; t < Tokens; ++t) {
               const uint8_t* planes = x + t * token_bytes + step * kStepX + chunk * 16;

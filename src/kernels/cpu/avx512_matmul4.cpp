@@ -26,10 +26,11 @@ TANDEM_AVX512 inline void touch_step(const Ahead& ahead, const Share& share, uin
                                      size_t tile_bytes, size_t step) {
   const uint8_t* tile = ahead.at<Tiles>(step, tile_bytes);
   const PackedStep place = PackedStep::at(Format, steps, step);
+  const size_t quants = Format == WeightFormat::k4 ? place.low : place.high;
 #pragma GCC unroll 2
   for (int r = 0; r < Tiles; ++r, tile += tile_bytes) {
     for (uint32_t line = share.first; line < share.last; ++line) {
-      touch(tile + place.low + line * 64);
+      touch(tile + quants + line * 64);
     }
     if (share.first == 0) touch(tile + place.scales);
   }
@@ -60,7 +61,7 @@ TANDEM_AVX512 inline void unpack(const uint8_t* low, const uint8_t* high, size_t
   second = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
   if constexpr (Format == WeightFormat::k6) {
     const __m512i top = _mm512_set1_epi8(0x30);
-    const __m512i bits = _mm512_loadu_si512(high + chunk / 2 * 64);
+    const __m512i bits = _mm512_loadu_si512(high + PackedStep::high_of(chunk));
     if (chunk % 2 == 0) {
       first = _mm512_or_si512(first, _mm512_and_si512(_mm512_slli_epi16(bits, 4), top));
       second = _mm512_or_si512(second, _mm512_and_si512(_mm512_slli_epi16(bits, 2), top));
@@ -131,14 +132,14 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const int chunk = g * 4 + c;
+          const auto chunk = static_cast<size_t>(g * 4 + c);
           __m512i first[Tiles];
           __m512i second[Tiles];
 #pragma GCC unroll 2
           for (int r = 0; r < Tiles; ++r) {
             const uint8_t* bytes = w + r * tile_bytes;
-            unpack<Format>(bytes + place.low + chunk * 64, bytes + place.high, chunk, first[r],
-                           second[r]);
+            unpack<Format>(bytes + place.low + PackedStep::low_of(Format, chunk),
+                           bytes + place.high, chunk, first[r], second[r]);
           }
 #pragma GCC unroll 12
           for (int t = 0; t < Tokens; ++t) {

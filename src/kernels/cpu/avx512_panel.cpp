@@ -66,14 +66,14 @@ TANDEM_AVX512 __m512i expand(const uint8_t* tile, uint32_t steps, size_t step, i
                                                       : _mm512_slli_epi16(scale, 5);
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-      const int chunk = g * 4 + c;
-      const __m512i bytes = _mm512_load_si512(low + chunk * 64);
+      const auto chunk = static_cast<size_t>(g * 4 + c);
+      const __m512i bytes = _mm512_load_si512(low + PackedStep::low_of(Format, chunk));
       // Columns (0, 2), (4, 6), (1, 3) and (5, 7) of the chunk.
       __m512i pairs[4] = {
           _mm512_and_si512(bytes, nibble), _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble),
           _mm512_and_si512(_mm512_srli_epi16(bytes, 8), nibble), _mm512_srli_epi16(bytes, 12)};
       if constexpr (Format == WeightFormat::k6) {
-        const __m512i bits = _mm512_load_si512(high + chunk / 2 * 64);
+        const __m512i bits = _mm512_load_si512(high + PackedStep::high_of(chunk));
         __m512i parts[4];
         if (chunk % 2 == 0) {
           parts[0] = _mm512_slli_epi16(bits, 4);

@@ -40,14 +40,15 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const int chunk = g * 4 + c;
-          if (quad == 0) touch(soon + chunk * 64);
+          const auto chunk = static_cast<size_t>(g * 4 + c);
+          if (quad == 0) touch(soon + PackedStep::low_of(Format, chunk));
           int8x16_t first[Quads];
           int8x16_t second[Quads];
 #pragma GCC unroll 4
           for (int q = 0; q < Quads; ++q) {
-            unpack<Format>(bytes.low + chunk * 64 + q * 16, bytes.high + chunk / 2 * 64 + q * 16,
-                           chunk, first[q], second[q]);
+            unpack<Format>(bytes.low + PackedStep::low_of(Format, chunk) + q * 16,
+                           bytes.high + PackedStep::high_of(chunk) + q * 16, chunk, first[q],
+                           second[q]);
           }
 #pragma GCC unroll 4
           for (int t = 0; t < Tokens; ++t) {

@@ -69,11 +69,12 @@ inline void unpack(const Tile& tile, size_t k, int quad, uint8x16_t& first, uint
     first = vld1q_u8(tile.low + k * kTileRows + quad * 16);
     second = vld1q_u8(tile.low + k * kTileRows + 64 + quad * 16);
   } else {
-    const uint8x16_t bytes = vld1q_u8(tile.low + k % 64 * 8 + quad * 16);
+    const uint8x16_t bytes =
+        vld1q_u8(tile.low + PackedStep::low_of(Format, k % 64 / 8) + quad * 16);
     first = vandq_u8(bytes, vdupq_n_u8(15));
     second = vshrq_n_u8(bytes, 4);
     if constexpr (Format == WeightFormat::k6) {
-      const uint8x16_t bits = vld1q_u8(tile.high + k % 64 / 16 * 64 + quad * 16);
+      const uint8x16_t bits = vld1q_u8(tile.high + PackedStep::high_of(k % 64 / 8) + quad * 16);
       const uint8x16_t top = vdupq_n_u8(0x30);
       if (k % 16 == 0) {
         first = vorrq_u8(first, vandq_u8(vshlq_n_u8(bits, 4), top));

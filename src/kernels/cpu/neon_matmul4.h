@@ -79,7 +79,7 @@ inline void widen(uint8x16_t bytes, int32x4_t* vectors) {
 // Quants of a quad of a chunk, at 6 bits 4 (q - 32): its columns 0 to 3 and 4 to 7, bytes
 // [row][column].
 template <WeightFormat Format>
-inline void unpack(const uint8_t* low, const uint8_t* high, int chunk, int8x16_t& first,
+inline void unpack(const uint8_t* low, const uint8_t* high, size_t chunk, int8x16_t& first,
                    int8x16_t& second) {
   const uint8x16_t bytes = vld1q_u8(low);
   uint8x16_t lower;

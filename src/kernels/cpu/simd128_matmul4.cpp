@@ -115,12 +115,14 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
 #pragma clang loop unroll(full)
           for (uint32_t half = 0; half < 2; ++half) {
             const size_t place = q * 16 + half * 8;
-            const v128_t high = Format == WeightFormat::k6
-                                    ? wasm_u16x8_load8x8(high_bits + chunk / 2 * 64 + place)
-                                    : wasm_i16x8_const_splat(0);
+            const v128_t high =
+                Format == WeightFormat::k6
+                    ? wasm_u16x8_load8x8(high_bits + PackedStep::high_of(chunk) + place)
+                    : wasm_i16x8_const_splat(0);
             v128_t first;
             v128_t second;
-            unpack<Format>(low + chunk * 64 + place, high, chunk, nibble, top, first, second);
+            unpack<Format>(low + PackedStep::low_of(Format, chunk) + place, high, chunk, nibble,
+                           top, first, second);
 #pragma clang loop unroll(full)
             for (uint32_t t = 0; t < Tokens; ++t) {
               v128_t& sum = sums[t][q][half];

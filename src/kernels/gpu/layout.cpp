@@ -10,7 +10,8 @@ using arithmetic::kGroup;
 // Low four bits of a column's quant; a byte of the CPU's holds those of k and k + 4 of a chunk
 // of 8.
 uint32_t nibble(const PackedMatrix& matrix, const uint8_t* tile, uint32_t k, uint32_t lane) {
-  const uint8_t byte = tile[matrix.step(k / 64).low + k % 64 / 8 * 64 + lane * 4 + k % 4];
+  const uint8_t byte = tile[matrix.step(k / 64).low +
+                            PackedStep::low_of(matrix.format, k % 64 / 8) + lane * 4 + k % 4];
   return k % 8 >= 4 ? byte >> 4U : byte & 15U;
 }
 
@@ -58,7 +59,8 @@ void convert_high6(const PackedMatrix& matrix, uint32_t row, Weights& weights) {
   const uint32_t lane = row % kTileRows;
   uint8_t* out = &weights.high[size_t{row} * weights.padded / 4];
   for (uint32_t k = 0; k < weights.padded; k += 16) {
-    const uint8_t* high = tile + matrix.step(k / 64).high + k % 64 / 16 * 64 + lane * 4;
+    const uint8_t* high =
+        tile + matrix.step(k / 64).high + PackedStep::high_of(k % 64 / 8) + lane * 4;
     for (uint32_t i = 0; i < 4; ++i) *out++ = high[i];
   }
   const uint32_t groups = weights.padded / kGroup;
