@@ -1,8 +1,6 @@
 // How a room goes on without one of its devices, and what it measures again: with the real
 // processes.
-#include <atomic>
 #include <sstream>
-#include <thread>
 
 #include "cli/room_process.h"
 
@@ -30,10 +28,6 @@ class RoomHeals : public RoomProcesses {
       if (one["name"] == name) return &one;
     }
     return nullptr;
-  }
-  static std::string alone_in_chat() {
-    return Json::parse(tandem_ok({"chat", "--json", "-q", "--max-tokens", "200"},
-                                 "Tell me a story.\n"))["logits_sha256"];
   }
   /// Name of the device that holds layers, or stands by.
   static std::string holder(const Json& room, const std::string& state) {
@@ -227,82 +221,6 @@ TEST_F(RoomHeals, ErrorsSayWhatHappened) {
   const Json error = Json::parse(gone.out.substr(gone.out.find('\n') + 1));
   EXPECT_EQ(error["error"]["kind"], "peer") << error;
   EXPECT_TRUE(error["events"].is_array()) << error;
-}
-
-TEST_F(RoomHeals, ASlowDeviceGetsNoLayersAfterTheAnswer) {
-  Joined a(at_, {"--name", "one"});
-  Joined b(at_, {"--name", "two"});
-  Process chat({"chat", "--room", at_, "--json", "--memory", "64M", "--max-tokens", "200"});
-  std::string prompts;
-  for (int i = 0; i < 200; ++i) prompts += "Tell me a story.\n/new\n";
-  chat.write(prompts);
-  // What it does at its usual speed has to be seen first, for some seconds.
-  wait_for_view([](const Json& room) {
-    const Json* one = device(room, "one");
-    return one != nullptr && one->contains("placement") &&
-           (*one)["placement"].value("bytes_received", 0) > 2500000;
-  });
-  std::atomic<bool> slow{true};
-  std::thread brake([&] {
-    // It runs for a thirtieth of the time.
-    while (slow) {
-      a.process().signal(SIGSTOP);
-      std::this_thread::sleep_for(std::chrono::milliseconds(90));
-      a.process().signal(SIGCONT);
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    }
-  });
-  const std::string said = chat.read_error_until("dealt anew after this answer");
-  slow = false;
-  brake.join();
-  EXPECT_NE(said.find("worker one"), std::string::npos) << said;
-  chat.read_until("\"kind\":\"replanned\"");
-  chat.signal(SIGINT);
-  const Output rest = chat.finish();
-  const std::string expected = alone_in_chat();
-  size_t answers = 0;
-  std::istringstream lines(rest.out);
-  for (std::string one; std::getline(lines, one);) {
-    const Json answer = Json::parse(one, nullptr, false);
-    if (!answer.is_object() || !answer.contains("logits_sha256")) continue;
-    if (answer["finish"] == "cancelled") continue;
-    EXPECT_EQ(answer["logits_sha256"], expected);
-    ++answers;
-    if (event_of(answer, "replanned") == nullptr) continue;
-    EXPECT_NE(event_of(answer, "planned"), nullptr) << answer["events"];
-    EXPECT_EQ(text_of(answer, "planned").find("one"), std::string::npos) << answer["events"];
-  }
-  EXPECT_GE(answers, 2U) << rest.out.substr(0, 3000);
-}
-
-TEST_F(RoomHeals, AWorkerStaysWithinWhatItLends) {
-  // What the kernel counts of a worker that holds nothing: the program and its libraries.
-  const auto peak = [](Process& process) -> uint64_t {
-    std::istringstream status(read_file("/proc/" + std::to_string(process.pid()) + "/status"));
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
-    }
-    ADD_FAILURE() << "no VmHWM";
-    return 0;
-  };
-  constexpr uint64_t kLent = 24 << 20;
-  Joined bare(at_, {"--name", "bare", "--memory", "1M", "--cache", "off"});
-  Joined a(at_, {"--name", "one", "--memory", "24M", "--cache", "off"});
-  Joined b(at_, {"--name", "two", "--memory", "24M", "--cache", "off"});
-  const std::vector<Flags> plans{{"--objective", "fastest", "--memory", "0"},
-                                 {"--objective", "throughput", "--memory", "0"},
-                                 {"--objective", "memory", "--memory", "0"},
-                                 {"--objective", "memory", "--memory", "64M"}};
-  for (const Flags& flags : plans) {
-    Flags all{"run", "--room", at_, "--json", "--max-tokens", "100", kPrompt};
-    all.insert(all.end(), flags.begin(), flags.end());
-    const Json answer = Json::parse(tandem_ok(all));
-    EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "100")["logits_sha256"]);
-  }
-  const uint64_t fixed = peak(bare.process());
-  for (Joined* worker : {&a, &b}) {
-    EXPECT_LE(peak(worker->process()), fixed + kLent);
-  }
 }
 
 }  // namespace
