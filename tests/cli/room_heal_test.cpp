@@ -164,26 +164,6 @@ TEST_F(RoomHeals, WhoSaysNoToMeasuringIsLeftOut) {
       << *left_out;
 }
 
-TEST_F(RoomHeals, AWorkerThatDiesWhileItLoadsIsLeftOut) {
-  Joined a(at_, {"--name", "one"});
-  auto b = std::make_unique<Joined>(at_, Flags{"--name", "two", "--cache", "off"});
-  EXPECT_TRUE(over_room(kPrompt).contains("text"));
-  b.reset();
-  b = std::make_unique<Joined>(at_, Flags{"--name", "two", "--cache", "off"});
-  Process run({"run", "--room", at_, "--json", "--max-tokens", "100", "--memory", "64M", kPrompt});
-  // It may be done with loading when it dies; then it is an answer that goes on without it.
-  wait_for_view([&](const Json& room) {
-    const Json* two = device(room, "two");
-    return two != nullptr && two->contains("placement") &&
-           (*two)["placement"].value("state", "idle") != "idle";
-  });
-  b->process().signal(SIGKILL);
-  const Output output = run.finish();
-  ASSERT_EQ(output.code, 0) << output.err << output.out;
-  const Json answer = Json::parse(output.out);
-  EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "100")["logits_sha256"]);
-}
-
 TEST_F(RoomHeals, OnlyWhoIsNewIsMeasured) {
   Joined a(at_, {"--name", "one"});
   Joined b(at_, {"--name", "two"});
