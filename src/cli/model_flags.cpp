@@ -71,6 +71,9 @@ void ModelFlags::add_room(Flags& flags) {
             "a room's devices hold layers: link, code, @FILE, or - (standard input)");
   flags.add("--memory", "SIZE", room_memory,
             "with --room: memory lent here (default: what there is); 0: no layers");
+  flags.add_choice("--objective", "WHAT", objective, {"fastest", "throughput", "memory"},
+                   "with --room: which split (default: as the room was made)");
+  flags.add("--no-spares", no_spares, "with --room: devices without layers don't stand by");
 }
 
 void ModelFlags::add_recovery(Flags& flags) {
@@ -107,6 +110,10 @@ Status ModelFlags::check() const {
     }
   } else if (!room_memory.empty()) {
     return invalid("--memory needs --room");
+  } else if (!objective.empty()) {
+    return invalid("--objective needs --room");
+  } else if (no_spares) {
+    return invalid("--no-spares needs --room");
   }
   if (!split.empty() && local == 0 && workers.empty()) {
     return invalid("--split needs --workers or --local: without them all layers run here");

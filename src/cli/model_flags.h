@@ -43,6 +43,8 @@ struct ModelFlags {
   std::string spares;          ///< workers with the layers that they are ready to take over
   bool recover = false;        ///< the command lets an answer go on without a worker that leaves
   bool no_recovery = false;    ///< its user does not want that
+  bool no_spares = false;      ///< nor devices of a room that stand by
+  std::string objective;       ///< of a room's plan; empty: as the room was made
   bool quiet = false;
   bool table = true;     ///< show who holds what, unless quiet
   ObserveFlags observe;  ///< what run and chat are asked to show of themselves

@@ -29,6 +29,7 @@ struct RoomFlags {
   std::string allow;
   std::string deny;
   bool close = false;
+  bool no_spares = false;
   bool json = false;
 };
 
@@ -56,6 +57,7 @@ Result<Created> create(const RoomFlags& flags) {
             {"objective", flags.objective},
             {"weights", flags.weights == "4" ? 4 : 8},
             {"kv", flags.kv == "8" ? 8 : 16}};
+  if (flags.no_spares) spec["spares"] = false;
   if (const auto manifest = weights::known_manifest(*opened.checkpoint)) {
     spec["model_hash"] = hex(weights::model_hash(*manifest));
   }
@@ -185,6 +187,8 @@ int room_command(Arguments arguments) {
                    "create: bits of a weight (default: 8)");
   flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
                    "create: bits of a channel of keys and values (default: 16)");
+  flags.add("--no-spares", own.no_spares,
+            "create: devices that get no layers don't stand by with those of others");
   flags.add("--allow", "DEVICE", own.allow, "let a device in that waits in the lobby");
   flags.add("--deny", "DEVICE", own.deny, "send it away");
   flags.add("--close", own.close, "close the room, for its creator and its host");
@@ -195,7 +199,8 @@ int room_command(Arguments arguments) {
   if (const auto code = flags.parse(arguments)) return *code;
   own.action = *action;
   if (own.action != "create") {
-    for (const char* flag : {"--model", "--context", "--objective", "--weights", "--kv"}) {
+    for (const char* flag :
+         {"--model", "--context", "--objective", "--weights", "--kv", "--no-spares"}) {
       if (flags.given(flag)) return flags.wrong_use(std::string(flag) + " goes with 'create'");
     }
     if (static_cast<int>(!own.allow.empty()) + static_cast<int>(!own.deny.empty()) +
@@ -216,6 +221,12 @@ int room_command(Arguments arguments) {
               "\n");
   } else {
     write_out("code " + created->code + "\nlink " + created->link + "\n");
+    if (own.objective == "fastest") {
+      note(
+          "The room's objective is fastest: devices that would only slow an answer down get no "
+          "layers, and\na model that fits into the asking device runs there alone. --objective "
+          "memory shares the layers out\nover all devices, here or with run, chat and plan.\n");
+    }
   }
   return kSuccess;
 }

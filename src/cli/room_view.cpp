@@ -34,7 +34,12 @@ std::string doing(const Member& member, bool turn) {
   const std::string state = text_of(placement, "state");
   const uint64_t total = size_of(placement, "total");
   if (!turn || state.empty()) return state.empty() ? "" : "idle";
-  if (state != "loading" || total == 0) return state;
+  std::string spare;
+  for (const Json& layers : part_of(placement, "spare_for")) {
+    spare += (spare.empty() ? "spare for " : ", ") + text_of({{"layers", layers}}, "layers");
+  }
+  if (state == "spare") return spare;
+  if (state != "loading" || total == 0) return state + (spare.empty() ? "" : ", " + spare);
   return "loading " + std::to_string(100 * std::min(size_of(placement, "done"), total) / total) +
          " %";
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "cli/answer.h"
 #include "cli/flags.h"
 #include "cli/output.h"
 #include "cli/room_plan.h"
@@ -213,9 +214,15 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     ring.replan = [room = session.room_](const std::vector<std::string>& lost) {
       return room->replan(lost);
     };
+    if (ring.survive && session.room_->spares()) {
+      ring.choose_spares = [room = session.room_](const std::vector<ring::RingWorker>& now) {
+        return room->choose_spares(now);
+      };
+    }
+    ring.listener = room_events(event_notes(flags.quiet), session.room_.get());
   }
   ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
-    progress->event(event);
+    if (!event.spare) progress->event(event);
     if (room != nullptr) room->loading(event);
   };
   ring.cancel = &cancel_flag();

@@ -18,6 +18,8 @@ std::string_view name(Event::Kind kind) {
       return "relay";
     case Event::Kind::kSpare:
       return "spare";
+    case Event::Kind::kStandby:
+      return "standby";
     case Event::Kind::kReconnected:
       return "reconnected";
     case Event::Kind::kReplanned:

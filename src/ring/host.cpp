@@ -82,7 +82,10 @@ void RingState::emit(Event::Kind kind, const std::string& peer, const std::strin
 void RingState::collect() {
   if (monitor_ == nullptr || !monitor_->events()) return;
   for (Event& event : monitor_->take_events()) {
-    if (event.kind == Event::Kind::kSlow) slow_ = event.peer;
+    for (const auto& peer : peers_) {
+      const bool slow = event.kind == Event::Kind::kSlow && peer->worker.label() == event.peer;
+      if (slow) slow_ = peer->worker.address;
+    }
     untold_.push_back(std::move(event));
   }
   hand_out();
@@ -158,6 +161,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
 
 Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint32_t position,
                                                uint32_t want) {
+  take_arrivals();
   TANDEM_TRY(alive());
   const uint32_t tokens = hidden.tokens();
   const uint64_t width = options_.config.hidden_size;

@@ -52,6 +52,7 @@ struct LoadEvent {
   Phase phase = Phase::kConnecting;
   uint64_t done = 0;  ///< bytes, of kSearching and kLoading
   uint64_t total = 0;
+  bool spare = false;  ///< it is to stand by with these layers
 };
 
 struct RingOptions {
@@ -73,8 +74,14 @@ struct RingOptions {
   /// With `survive`: workers that hold a loaded copy of the layers that they are given with, and
   /// take over from whoever has exactly these. The same worker may be in both lists.
   std::vector<RingWorker> spares;
+  /// With `survive`, in place of `spares`: who is to stand by with which layers while these workers
+  /// hold them. Asked once the ring answers, at first and after each repair, on the thread that
+  /// calls the ring. They load beside the answers; who can't is told as lost, and is no spare. Must
+  /// return at once. May be empty.
+  std::function<std::vector<RingWorker>(const std::vector<RingWorker>& workers)> choose_spares;
   /// With `survive`: which worker has which layers from now on, as `workers`; those that keep their
-  /// layers keep their stages loaded. `lost` are addresses of workers that are gone (all since the
+  /// layers keep their stages loaded, and those of `choose_spares` give theirs up first. A worker
+  /// that fails while the ring opens is lost like any other. `lost` are addresses of workers that are gone (all since the
   /// failure), or of one that has become too slow. Called on the thread that calls reset(), which
   /// fails with the error that this returns. May be empty.
   std::function<Result<std::vector<RingWorker>>(const std::vector<std::string>& lost)> replan;
@@ -90,6 +97,7 @@ struct RingOptions {
   wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
+  Listener listener;  ///< told what happens while the ring opens; may be empty
   std::shared_ptr<HostMetrics> metrics;  ///< counted there; may be null
   observe::EventLog events;              ///< told what happens
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.

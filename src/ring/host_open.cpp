@@ -23,6 +23,7 @@ Status random_key(wire::Key& key) {
 
 RingState::~RingState() {
   monitor_.reset();
+  drop_spares();
   for (const auto& peer : peers_) peer->leave();
   for (const auto& spare : spares_) spare->leave();
 }
@@ -38,6 +39,9 @@ Status RingState::check_options() {
     if (!status.ok()) return status.error().in("spare " + spare.address);
   }
   recurrent_ = options_.config.recurrent_layers(0, layers) != 0;
+  if (options_.choose_spares && (!options_.survive || !options_.spares.empty())) {
+    return invalid("spares are either given or chosen, for a ring that survives a failure");
+  }
   if (options_.context == 0) options_.context = options_.config.context;
   if (options_.context > options_.config.context) {
     return invalid("a context of " + std::to_string(options_.context) +
@@ -316,7 +320,9 @@ Status RingState::link() {
   return {};
 }
 
-Status RingState::prove() {
+void RingState::watch() {
+  collect();
+  monitor_.reset();
   std::vector<Peer*> watched;
   for (const auto& peer : peers_) watched.push_back(peer.get());
   std::vector<Peer*> spares;
@@ -324,6 +330,10 @@ Status RingState::prove() {
     if (spare->healthy) spares.push_back(spare.get());
   }
   monitor_ = std::make_unique<Monitor>(watched, spares, activation_, wake_, options_.survive);
+}
+
+Status RingState::prove() {
+  watch();
   length_ = floor_ = window_floor_ = 0;
   marks_.clear();
   pending_ = wire::Control::kReset;
@@ -352,6 +362,17 @@ Status RingState::establish() {
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     status = connect();
+    const bool lost = std::any_of(peers_.begin(), peers_.end(),
+                                  [](const auto& peer) { return !peer->why.empty(); });
+    if (!status.ok() && lost && options_.survive && options_.replan) {
+      // The others can do without it, and who planned can say who has its layers.
+      failure_ = status.error();
+      opening_ = true;
+      status = repair();
+      opening_ = false;
+      report_opening(start, status);
+      return status;
+    }
     if (!status.ok()) break;
     status = link();
     const bool linked = status.ok();
@@ -366,6 +387,7 @@ Status RingState::establish() {
   }
   if (!status.ok()) failure_ = status.error();
   report_opening(start, status);
+  if (status.ok()) choose_spares();
   return status;
 }
 

@@ -42,6 +42,7 @@ bool RingState::Strikes::many() const {
 
 Status RingState::repair() {
   repairing_ = true;
+  take_arrivals();
   const auto deadline = wire::Clock::now() + kRepairTime;
   std::vector<std::string> lost;
   Status status = alive();
@@ -68,12 +69,13 @@ Status RingState::repair() {
     if (status.ok()) status = prove();
     if (status.ok()) break;
     if (hopeless || status.error().kind == ErrorKind::kCancelled || attempt + 1 == kMostAttempts ||
-        wire::Clock::now() > deadline) {
+        (!opening_ && wire::Clock::now() > deadline)) {
       failure_ = status.error();
       break;
     }
   }
   repairing_ = false;
+  if (status.ok()) choose_spares();
   return status;
 }
 
@@ -111,7 +113,8 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     emit(Event::Kind::kLost, peer->worker.label(), peer->why);
   }
   take_spares();
-  TANDEM_TRY(reconnect());
+  // Who fails while it loads for the first time would fail again.
+  if (!opening_) TANDEM_TRY(reconnect());
   std::erase_if(lost, [&](const std::string& address) {
     return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
       return peer->healthy && peer->worker.address == address;
@@ -331,6 +334,7 @@ Status RingState::deal(const std::vector<RingWorker>& workers) {
     if (peer != nullptr) peer->leave();
   }
   std::erase(spares_, nullptr);
+  if (options_.choose_spares) drop_spares();
   peers_ = std::move(next);
   return {};
 }
