@@ -57,7 +57,8 @@ class ProgressLine {
 };
 
 /// Reports an error of `command` in one line, or as the JSON object {"error": …} on standard
-/// output, with `events` beside it, a JSON array, if there are. Returns the exit code: kInterrupted for kCancelled, else kFailure.
+/// output, with `events` beside it, a JSON array, if there are. Returns the exit code: kInterrupted
+/// for kCancelled, else kFailure.
 int fail(std::string_view command, const Error& error, bool json = false,
          const std::string& events = {});
 

@@ -81,9 +81,9 @@ struct RingOptions {
   std::function<std::vector<RingWorker>(const std::vector<RingWorker>& workers)> choose_spares;
   /// With `survive`: which worker has which layers from now on, as `workers`; those that keep their
   /// layers keep their stages loaded, and those of `choose_spares` give theirs up first. A worker
-  /// that fails while the ring opens is lost like any other. `lost` are addresses of workers that are gone (all since the
-  /// failure), or of one that has become too slow. Called on the thread that calls reset(), which
-  /// fails with the error that this returns. May be empty.
+  /// that fails while the ring opens is lost like any other. `lost` are addresses of workers that
+  /// are gone (all since the failure), or of one that has become too slow. Called on the thread
+  /// that calls reset(), which fails with the error that this returns. May be empty.
   std::function<Result<std::vector<RingWorker>>(const std::vector<std::string>& lost)> replan;
   /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.
   model::StageOptions local;
@@ -97,7 +97,7 @@ struct RingOptions {
   wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
-  Listener listener;  ///< told what happens while the ring opens; may be empty
+  Listener listener;                     ///< told what happens while the ring opens; may be empty
   std::shared_ptr<HostMetrics> metrics;  ///< counted there; may be null
   observe::EventLog events;              ///< told what happens
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.
