@@ -239,7 +239,7 @@ Result<std::string> run_room_plan(PlanFlags& flags) {
   if (flags.json) return plan_json(deal.input, deal.plan, deal.left_out, spares);
   std::string text = plan_text(deal.input, deal.plan) + spares_text(spares);
   for (const auto& [label, why] : deal.left_out) {
-    text += label + " gets no layers: " + why + "\n";
+    text.append(label).append(" gets no layers: ").append(why).append("\n");
   }
   return text;
 }

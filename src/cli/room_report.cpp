@@ -106,7 +106,11 @@ Result<std::optional<uint64_t>> parse_host_memory(const std::string& text) {
 std::string left_out_text(const room::Deal& deal) {
   std::string text;
   for (const auto& [label, why] : deal.left_out) {
-    text += (text.empty() ? "; left out: " : ", ") + label + " (" + why + ")";
+    text.append(text.empty() ? "; left out: " : ", ")
+        .append(label)
+        .append(" (")
+        .append(why)
+        .append(")");
   }
   return text;
 }
@@ -274,7 +278,7 @@ std::string RoomReport::plan_text() const {
   const std::lock_guard lock(mutex_);
   std::string text = alone_text(deal_.input, deal_.plan);
   for (const auto& [label, why] : deal_.left_out) {
-    text += label + " gets no layers: " + why + "\n";
+    text.append(label).append(" gets no layers: ").append(why).append("\n");
   }
   for (const auto& [device, reason] : deal_.plan.left_out) {
     if (device == 0) continue;
