@@ -40,7 +40,17 @@ std::shared_ptr<uint8_t> map_pages(size_t bytes) {
   return {begin, [kept](uint8_t* p) { ::munmap(p, kept); }};
 }
 
-// The chunk from which small blocks are cut. A chunk goes with the last block of it.
+// Gives the pages that lie wholly in a block back to the system; the addresses stay taken.
+void give_back(uint8_t* begin, size_t bytes) {
+  constexpr uintptr_t kPage = 65536;  // a multiple of every page size in use
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / kPage * kPage;
+  if (first < last)
+    ::madvise(begin + (first - reinterpret_cast<uintptr_t>(begin)), last - first, MADV_DONTNEED);
+}
+
+// The chunk from which small blocks are cut. The memory of a block goes with it, the addresses of a
+// chunk with its last block.
 class Chunks {
  public:
   std::shared_ptr<void> cut(size_t bytes) {
@@ -55,7 +65,7 @@ class Chunks {
     }
     uint8_t* const begin = chunk.get() + used_;
     used_ += size;
-    return {std::move(chunk), begin};
+    return {begin, [chunk = std::move(chunk), size](uint8_t* p) { give_back(p, size); }};
   }
 
  private:

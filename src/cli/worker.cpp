@@ -2,6 +2,9 @@
 #include "ring/worker.h"
 
 #include <signal.h>
+#if defined(__linux__)
+#include <malloc.h>
+#endif
 
 #include <atomic>
 #include <chrono>
@@ -13,13 +16,28 @@
 #include "cli/fetch_flags.h"
 #include "cli/hub_access.h"
 #include "cli/observe.h"
+#include "cli/output.h"
 #include "cli/session.h"
 #include "cli/signals.h"
+#include "ring/pass_memory.h"
 #include "room/agent.h"
 #include "room/device_folder.h"
 
 namespace tandem::cli {
 namespace {
+
+/// What the program comes to take beside what it has when it starts: code that runs later, stacks,
+/// connections, what memory is lost between blocks.
+constexpr uint64_t kLater = uint64_t{20} << 20;
+
+/// Has memory that was given back go to the system at once: the allocator would keep as much as the
+/// largest tensor in each thread.
+void hold_little_memory() {
+#if defined(__GLIBC__) && defined(M_MMAP_THRESHOLD)
+  ::mallopt(M_MMAP_THRESHOLD, 512 << 10);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
+}
 
 struct JoinFlags {
   std::string link;
@@ -136,7 +154,7 @@ int worker_command(Arguments arguments) {
   joining.add(flags);
   flags.add("--listen", "HOST:PORT", listen,
             "address to listen at (default: 127.0.0.1:7000; --join: all, port 0)");
-  flags.add_size("--memory", memory, "most memory for weights and KV caches (default: no limit)");
+  flags.add_size("--memory", memory, "most memory that this process takes (default: no limit)");
   flags.add("--threads", "N", threads, 1, 256, "threads (default: one a core)");
   flags.add("--models", "DIR", models,
             "folder of models held here already; others come from the host");
@@ -156,6 +174,12 @@ int worker_command(Arguments arguments) {
   ring::WorkerOptions options;
   options.listen = listen;
   options.memory = memory;
+  hold_little_memory();
+  options.own_memory = ring::resident_memory() + kLater;
+  if (memory != 0 && memory <= options.own_memory && !child) {
+    note("--memory " + bytes_text(memory) + " leaves nothing for layers: the program takes " +
+         bytes_text(options.own_memory) + " itself\n");
+  }
   options.threads = threads;
   options.models = models;
   const auto parsed = model::parse_isa(isa);

@@ -12,6 +12,7 @@
 #include "model/hidden.h"
 #include "ring/host_peer.h"
 #include "ring/meter.h"
+#include "ring/pass_memory.h"
 #include "ring/system_memory.h"
 
 namespace tandem::ring {
@@ -81,7 +82,8 @@ LayerRange layers_for(const ProbeOptions& options, uint64_t memory, uint32_t mos
     const uint64_t state =
         model::state_bytes(config, first, first + count, context, options.local.kv);
     if (count > kFewestLayers && weights > kMostBytes) continue;
-    if (weights + std::max(scratch, state) <= memory) return {first, first + count};
+    if (weights + std::max(scratch, state + pass_bytes(config)) <= memory)
+      return {first, first + count};
   }
   return {};
 }
@@ -484,6 +486,9 @@ PlanInput plan_input(const ProbeOptions& options, const RoomProbe& probe) {
     device.could_lend = measured.could_lend;
     PlanBackend backend;
     backend.memory = measured.memory;
+    // Workers count the buffers of a pass too.
+    const uint64_t buffers = input.devices.empty() ? 0 : pass_bytes(options.config);
+    backend.memory -= std::min(backend.memory, buffers);
     if (measured.load_seconds > 0 && measured.load_bytes > 0) {
       device.load_bytes_per_second =
           static_cast<double>(measured.load_bytes) / measured.load_seconds;

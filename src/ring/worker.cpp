@@ -49,6 +49,10 @@ size_t Worker::sessions() const {
   return engine_->sessions();
 }
 
+uint64_t Worker::memory_limit() const {
+  return engine_->memory_limit();
+}
+
 void Worker::set_memory(uint64_t limit) {
   engine_->set_memory(limit);
 }

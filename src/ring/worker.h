@@ -49,6 +49,9 @@ using TensorFetcher =
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";  ///< HOST:PORT; port 0 lets the system choose
   uint64_t memory = 0;                 ///< limit of weights and KV caches in bytes; 0 is none
+  /// The limit is of the whole process: so many bytes of it are the program's own, and buffers of
+  /// passes count too. 0: it is not.
+  uint64_t own_memory = 0;
   uint32_t threads = 1;                ///< of each stage
   std::string models;                  ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
@@ -96,6 +99,8 @@ class Worker {
   /// Bytes of weights and KV caches held, and stages loaded.
   [[nodiscard]] uint64_t memory_used() const;
   [[nodiscard]] size_t stages() const;
+  /// What WorkerOptions::memory leaves for stages; 0 is no limit.
+  [[nodiscard]] uint64_t memory_limit() const;
   /// Changes WorkerOptions::memory. What is in use stays until it is given back.
   void set_memory(uint64_t limit);
   /// The devices of the hosts that are connected, over TLS.

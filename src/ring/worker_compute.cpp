@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -367,7 +368,12 @@ void WorkerCompute::handle(Lane& lane, const wire::Header& header) {
     pass_allowed_.store(times.allowed_ms(header.tokens), std::memory_order_relaxed);
     const int64_t start = now_ns();
     pass_started_.store(start, std::memory_order_release);
-    Status status = lane.stage().run(sequence, header.position, lane.hidden);
+    Status status;
+    try {
+      status = lane.stage().run(sequence, header.position, lane.hidden);
+    } catch (const std::bad_alloc&) {
+      status = Error{ErrorKind::kMemory, "the system has too little memory for the pass"};
+    }
     const auto took = static_cast<uint32_t>((now_ns() - start) / 1000);
     pass_started_.store(0, std::memory_order_release);
     passes_.fetch_add(1, std::memory_order_relaxed);

@@ -28,7 +28,7 @@ WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
       listener_(std::move(listener)),
       library_(std::move(library)),
       address_(listener_.address().text()),
-      cache_(options_.memory, options_.keep_idle),
+      cache_(for_stages(options_.memory), options_.keep_idle),
       compute_(std::make_unique<WorkerCompute>(wake_, metrics_, options_.events)),
       thread_([this] { loop(); }) {}
 

@@ -2,6 +2,7 @@
 // what sockets did not take at once. It never computes, loads or waits for one client.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <list>
@@ -37,10 +38,15 @@ class WorkerEngine {
   [[nodiscard]] const StageCache& cache() const { return cache_; }
   [[nodiscard]] size_t sessions() const { return session_count_; }
   [[nodiscard]] std::string metrics();
-  void set_memory(uint64_t limit) { cache_.set_limit(limit); }
+  [[nodiscard]] uint64_t memory_limit() const { return cache_.limit(); }
+  void set_memory(uint64_t limit) { cache_.set_limit(for_stages(limit)); }
   [[nodiscard]] std::vector<Digest> hosts() const;
 
  private:
+  /// What a limit leaves for stages: at least a byte, since 0 is none.
+  [[nodiscard]] uint64_t for_stages(uint64_t limit) const {
+    return limit == 0 ? 0 : std::max<uint64_t>(1, limit - std::min(limit, options_.own_memory));
+  }
   /// A client that has not said who it is, or is being told why not.
   struct Stranger {
     std::unique_ptr<wire::Connection> connection;

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "base/hash.h"
+#include "ring/pass_memory.h"
 #include "ring/plan.h"
 #include "weights/checkpoint.h"
 #include "weights/manifest.h"
@@ -166,6 +168,16 @@ Result<uint64_t> check_tensors(const wire::Load& load, const model::ModelConfig&
   return largest;
 }
 
+/// What `run` gives, or an error if the system has less memory than the worker was told to lend.
+template <typename Run>
+auto within_memory(const std::string& what, Run&& run) -> decltype(run()) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorKind::kMemory, "the system has too little memory for " + what};
+  }
+}
+
 Result<wire::Ready> load_stage(Session& session, StageCache& cache, const WorkerOptions& options,
                                const weights::ModelLibrary* library) {
   const wire::Load& load = session.request;
@@ -239,14 +251,17 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
                         options.log);
     return load_function(config, stage_options, either, progress);
   };
+  const auto checked = [&] { return within_memory(layers, loader); };
   TANDEM_ASSIGN(session.lease,
                 cache.acquire(identity, model::stage_bytes(config, stage_options), largest, layers,
-                              loader, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
+                              checked, [&] { return report(wire::LoadPhase::kWaiting, 0, 0); }));
   const uint64_t kv = model::state_bytes(config, load.first_layer, load.last_layer, load.context,
                                          stage_options.kv) *
                       load.sequences;
-  TANDEM_ASSIGN(session.kv, cache.reserve(kv, "a KV cache of " + std::to_string(load.context) +
-                                                  " positions for " + layers));
+  const uint64_t buffers = options.own_memory == 0 ? 0 : pass_bytes(config);
+  TANDEM_ASSIGN(session.kv,
+                cache.reserve(kv + buffers, "a KV cache of " + std::to_string(load.context) +
+                                                " positions for " + layers));
   return wire::Ready{session.lease.stage->stage->bytes(), kv, session.streamed, from};
 }
 
@@ -254,7 +269,8 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
 
 void load_session(Session& session, StageCache& cache, const WorkerOptions& options,
                   const weights::ModelLibrary* library) {
-  const auto ready = load_stage(session, cache, options, library);
+  const auto ready = within_memory("the layers asked for",
+                                   [&] { return load_stage(session, cache, options, library); });
   session.request.manifest = {};
   session.request.config_json = {};
   if (session.gone) {

@@ -160,8 +160,9 @@ Json Agent::report() const {
   // What it holds already can be given up for another stage.
   const uint64_t most = available + used;
   report["addresses"] = stopping_ ? Json::array() : addresses;
-  report["memory"] = limit_ == 0 ? most : std::min(limit_, most);
-  report["limit"] = limit_;
+  const uint64_t limit = worker_->memory_limit();
+  report["memory"] = limit == 0 ? most : std::min(limit, most);
+  report["limit"] = limit;
   report["could_lend"] = most;
   report["used"] = used;
   report["stages"] = worker_->stages();

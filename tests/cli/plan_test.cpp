@@ -44,7 +44,7 @@ TEST(Plan, MeasuresWorkersAndSaysWhatASplitIsWorth) {
 }
 
 TEST(Plan, SaysWhatIsShortBeforeAnythingIsLoaded) {
-  const WorkerProcess a({"--threads", "1", "--memory", "12M"});
+  const WorkerProcess a({"--threads", "1", "--memory", "46M"});
   const auto plan =
       parsed(tandem_ok({"plan", "--workers", a.address(), "--memory", "0", "--json"}));
   ASSERT_TRUE(plan.contains("short")) << plan.dump();

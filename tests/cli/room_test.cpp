@@ -39,7 +39,7 @@ TEST_F(RoomProcesses, ThreeWorkersOfOneMachineAnswerAsOneProcessDoes) {
 }
 
 TEST_F(RoomProcesses, APlanWithoutLoading) {
-  Joined a(at_, {"--name", "attic", "--memory", "40M"});
+  Joined a(at_, {"--name", "attic", "--memory", "50M"});
   const Json plan = Json::parse(tandem_ok({"plan", "--room", code_, "--json", "--memory", "40M"}));
   EXPECT_GT(plan["predicted_tokens_per_second"], 0);
   bool named = false;
@@ -49,7 +49,7 @@ TEST_F(RoomProcesses, APlanWithoutLoading) {
 }
 
 TEST_F(RoomProcesses, AShortRoomSaysSoBeforeAnythingIsLoaded) {
-  Joined a(at_, {"--name", "small", "--memory", "6M"});
+  Joined a(at_, {"--name", "small", "--memory", "46M"});
   const Output plan = tandem({"plan", "--room", code_, "--json", "--memory", "0"});
   EXPECT_EQ(plan.code, 0) << plan.err;
   const Json found = Json::parse(plan.out);
