@@ -84,8 +84,16 @@ bool is_of_today(const Json& json) {
   return age >= 0 && age <= kGoodForMs;
 }
 
+/// A mark without the place: what a device computes in a given time does not depend on the way to
+/// it.
+std::string without_place(const std::string& mark) {
+  return mark.substr(std::min(mark.find(' '), mark.size()));
+}
+
 std::optional<ring::DeviceProbe> device_of(const Json& json, const std::string& mark, bool anyway) {
-  if (text_of(json, "mark") != mark || (!anyway && !is_of_today(json))) return std::nullopt;
+  const std::string known = text_of(json, "mark");
+  const bool same = anyway ? without_place(known) == without_place(mark) : known == mark;
+  if (!same || (!anyway && !is_of_today(json))) return std::nullopt;
   ring::DeviceProbe device;
   const uint64_t first = size_of(json, "first");
   const uint64_t last = size_of(json, "last");

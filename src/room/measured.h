@@ -47,7 +47,8 @@ class Measured {
   [[nodiscard]] Missing missing(const std::vector<Member>& members,
                                 const std::vector<std::string>& addresses) const;
   /// A probe's result for the host and these members, in this order, if all of it is known.
-  /// `memory` is what each lent when it was measured. `anyway`: figures of any age will do, and
+  /// `memory` is what each lent when it was measured. `anyway`: figures of any age will do, and of
+  /// another way to the same device, such as the direct one if it is reached through the hub now;
   /// links that are not known count as missing.
   [[nodiscard]] std::optional<ring::RoomProbe> find(const std::vector<Member>& members,
                                                     const std::vector<std::string>& addresses,

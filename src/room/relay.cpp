@@ -12,21 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::string_view kScheme = "relay:";
 constexpr auto kDirect = 3000ms;
-constexpr size_t kMostPlaces = 16;
-/// Longest address that a ring tells a worker (wire::Dial).
-constexpr size_t kMostWay = 300;
-
-std::vector<std::string> split(std::string_view way) {
-  std::vector<std::string> places;
-  while (!way.empty()) {
-    const size_t comma = std::min(way.find(','), way.size());
-    places.emplace_back(way.substr(0, comma));
-    way.remove_prefix(std::min(comma + 1, way.size()));
-  }
-  return places;
-}
 
 /// Connects to several addresses at once; the first that answers.
 class Race {
@@ -76,23 +62,6 @@ class Race {
 
 }  // namespace
 
-std::string relay_way(const std::string& device) {
-  return std::string(kScheme) + device;
-}
-
-bool is_relayed(std::string_view way) {
-  return way.starts_with(kScheme) && way.find(',') == std::string_view::npos;
-}
-
-std::string way_of(const std::vector<std::string>& places) {
-  std::string way;
-  for (const std::string& place : places) {
-    if (way.size() + (way.empty() ? 0 : 1) + place.size() > kMostWay) continue;
-    way += (way.empty() ? "" : ",") + place;
-  }
-  return way;
-}
-
 Relay::Relay(const hub::Client& client, std::string code, const std::atomic<bool>* stop)
     : hub_(client.hub()),
       stop_(stop),
@@ -113,17 +82,8 @@ void Relay::use_token(const std::string& token) {
 
 Result<wire::Socket> Relay::dial(const std::string& way, std::chrono::milliseconds timeout) {
   const auto deadline = wire::Clock::now() + timeout;
-  std::vector<wire::Address> addresses;
-  std::string device;
-  for (const std::string& place : split(way)) {
-    if (place.starts_with(kScheme)) {
-      device = place.substr(kScheme.size());
-    } else if (addresses.size() < kMostPlaces) {
-      TANDEM_ASSIGN(wire::Address address, wire::parse_address(place));
-      addresses.push_back(std::move(address));
-    }
-  }
-  if (addresses.empty() && device.empty()) return invalid("a device without an address");
+  TANDEM_ASSIGN(const WayList list, parse_way(way));
+  const auto& [addresses, device] = list;
   std::string why;
   if (!addresses.empty()) {
     auto socket = Race(stop_).run(addresses, std::min(timeout, kDirect));

@@ -1,8 +1,5 @@
 // Ways to the other devices of a room: their addresses, and the hub's relay for whoever can't be
-// reached at any.
-//
-//   way  = place ("," place)*
-//   place = HOST:PORT | "relay:" DEVICE
+// reached at any (room/way_list.h).
 //
 // A way's addresses are tried at once, and after them the relay. What goes through the relay is a
 // connection like any other, with TLS between the devices inside: the hub carries sealed bytes.
@@ -19,16 +16,10 @@
 #include "base/result.h"
 #include "hub/client.h"
 #include "hub/relay_streams.h"
+#include "room/way_list.h"
 #include "wire/tcp.h"
 
 namespace tandem::room {
-
-/// The way to a device through the hub.
-std::string relay_way(const std::string& device);
-/// A way that has only the relay.
-bool is_relayed(std::string_view way);
-/// The way of these places, as many as fit where a ring names an address.
-std::string way_of(const std::vector<std::string>& places);
 
 /// Any thread.
 class Relay {

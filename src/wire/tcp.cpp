@@ -112,7 +112,8 @@ Result<Address> parse_address(std::string_view text) {
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), address.port);
   if (host.empty() || digits.empty() || error != std::errc{} ||
-      end != digits.data() + digits.size() || host.find('\0') != std::string_view::npos) {
+      end != digits.data() + digits.size() ||
+      host.find_first_of(std::string_view("\0[]", 3)) != std::string_view::npos) {
     return bad();
   }
   return address;

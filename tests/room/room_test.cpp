@@ -8,6 +8,7 @@
 #include "room/device_folder.h"
 #include "room/host.h"
 #include "room/machine.h"
+#include "room/measured.h"
 #include "room/reach.h"
 #include "wire/messages.h"
 #include "wire/tcp.h"
@@ -253,6 +254,59 @@ TEST(Ways, ToOthersLeaveOutTheLoopbackAndWhatDoesNotFit) {
   EXPECT_EQ(way_for_others(member), std::string(300, 'a'));
   member.addresses = {"127.0.0.1:4000"};
   EXPECT_EQ(way_for_others(member), "");
+}
+
+TEST(Ways, AreReadAsTheyAreWritten) {
+  const std::string device(32, 'a');
+  const auto way = must(parse_way("10.0.0.2:4000,[2001:db8::1]:1,relay:" + device));
+  ASSERT_EQ(way.addresses.size(), 2U);
+  EXPECT_EQ(way.addresses[1].text(), "[2001:db8::1]:1");
+  EXPECT_EQ(way.device, device);
+  for (const std::string& wrong : std::vector<std::string>{
+           std::string(), std::string(","), std::string("host"), std::string("relay:"),
+           "relay:" + device + "0", "relay:../" + device.substr(3),
+           "relay:" + device + ",relay:" + std::string(32, 'b'), "a:1,," + device}) {
+    EXPECT_EQ(parse_way(wrong).error().kind, ErrorKind::kInvalid) << wrong;
+  }
+  std::string many = "a:1";
+  for (int i = 0; i < 50; ++i) many += ",a:1";
+  EXPECT_EQ(must(parse_way(many)).addresses.size(), 16U);
+}
+
+TEST(Measured, ADeviceThatIsReachedAnotherWayIsNoStranger) {
+  const Folder folder;
+  const MeasuredModel model{{}, 8, 16, 1, "best"};
+  Member one;
+  one.device = std::string(32, 'a');
+  one.label = "one";
+  one.threads = 2;
+  one.isa = "avx2";
+  ring::RoomProbe probe;
+  for (const char* id : {"host", "one"}) {
+    ring::DeviceProbe device;
+    device.id = id;
+    device.layers = {0, 1};
+    device.alone = {{1, 5, {7000, 6000, 8000}}};
+    probe.devices.push_back(device);
+  }
+  probe.links = {{0, 1, {1000, 900, 1100}, {50000, 40000, 60000}}};
+  const std::vector<std::string> direct{"10.0.0.2:4000"};
+  const std::vector<std::string> relayed{relay_way(one.device)};
+  auto measured = Measured::load(folder.path(), model);
+  measured.put({one}, direct, probe, measured.missing({one}, direct));
+  measured = Measured::load(folder.path(), model);
+  ASSERT_TRUE(measured.find({one}, direct).has_value());
+  EXPECT_TRUE(measured.missing({one}, direct).none());
+  // Before a start the way is measured; in the middle of an answer what it computes is known.
+  EXPECT_TRUE(measured.missing({one}, relayed).links.contains({0, 1}));
+  EXPECT_FALSE(measured.find({one}, relayed).has_value());
+  const auto anyway = measured.find({one}, relayed, true);
+  ASSERT_TRUE(anyway.has_value());
+  EXPECT_EQ(anyway->devices[1].alone[0].nanoseconds.median, 7000U);
+  EXPECT_EQ(anyway->links.size(), 1U);
+  // Another processor, or as many threads as it has never had, are another matter.
+  one.threads = 3;
+  EXPECT_FALSE(measured.find({one}, direct, true).has_value());
 }
 
 TEST(Ways, CodesAndLinks) {
