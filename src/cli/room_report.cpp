@@ -166,7 +166,8 @@ Result<std::vector<ring::RingWorker>> RoomReport::replan(const std::vector<std::
     for (const std::string& address : lost) {
       const auto member = met_.find(address);
       if (member == met_.end()) continue;
-      options.without.push_back(member->second.device);
+      const bool slow = slow_.contains(member->second.device);
+      options.without[member->second.device] = slow ? "it has become slow" : "it was lost";
       names += (names.empty() ? "" : ", ") + member->second.label;
       last_.erase(member->second.device);
     }
@@ -214,9 +215,11 @@ void RoomReport::happened(const ring::Event& event) {
   const std::string device = device_of(label);
   if (event.kind == ring::Event::Kind::kSlow && !device.empty()) {
     room::age_figures(*host_, options_, device);
+    slow_.insert(device);
     host_->say(event.text + "; the layers are dealt anew after this answer");
   }
   if (event.kind != ring::Event::Kind::kLost || device.empty()) return;
+  slow_.erase(device);
   last_.erase(device);
   standing_by_.erase(device);
   host_->place(device, {{"why", event.text}});

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,7 @@ class RoomReport {
   std::map<std::string, room::Member> met_;  ///< members by the address that they were reached at
   std::map<std::string, room::Json> last_;   ///< placement by device
   std::map<std::string, int> phases_;
+  std::set<std::string> slow_;  ///< devices that became so, and were not lost since
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
   size_t told_ = 0;
 };

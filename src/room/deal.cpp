@@ -68,9 +68,9 @@ class Dealer {
     for (const Member& member : *members) {
       if (!member.lends()) continue;
       std::string why = why_not(member);
-      const auto& without = options_.without;
-      if (std::find(without.begin(), without.end(), member.device) != without.end()) {
-        why = "it was lost";
+      if (const auto without = options_.without.find(member.device);
+          without != options_.without.end()) {
+        why = without->second;
       }
       if (const auto failed = failed_.find(member.device); why.empty() && failed != failed_.end()) {
         why = failed->second;

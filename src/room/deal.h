@@ -2,6 +2,7 @@
 // get none.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ struct DealOptions {
   /// Measure what is not known. False: count only on devices that were measured before, and, if the
   /// hub is away, on those that hold jobs of this process.
   bool measure = true;
-  /// Devices (ids) not to count on.
-  std::vector<std::string> without;
+  /// Devices (ids) not to count on, and why.
+  std::map<std::string, std::string> without;
   /// Give devices without layers that could stand in for one that has some their jobs too.
   bool spares = true;
 };

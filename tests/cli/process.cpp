@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
@@ -98,9 +99,10 @@ void Process::signal(int number) const {
   ::kill(pid_, number);
 }
 
-std::string Process::read_until(int fd, std::string& read, const std::string& text) const {
+std::string Process::read_until(int fd, std::string& read, const std::string& text,
+                                size_t from) const {
   const auto deadline = Clock::now() + kPatience;
-  while (read.find(text) == std::string::npos) {
+  while (read.find(text, from) == std::string::npos) {
     pollfd entry{fd, POLLIN, 0};
     if (::poll(&entry, 1, 1000) > 0 && !read_some(fd, read)) {
       ADD_FAILURE() << "the stream ended without '" << text << "': " << read;
@@ -120,6 +122,14 @@ std::string Process::read_until(const std::string& text) {
 
 std::string Process::read_error_until(const std::string& text) {
   return read_until(err_, err_read_, text);
+}
+
+std::string Process::read_line() {
+  read_until(out_, out_read_, "\n", lines_end_);
+  const size_t begin = lines_end_;
+  const size_t end = std::min(out_read_.find('\n', begin), out_read_.size());
+  lines_end_ = std::min(end + 1, out_read_.size());
+  return out_read_.substr(begin, end - begin);
 }
 
 Output Process::finish() {

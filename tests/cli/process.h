@@ -33,17 +33,20 @@ class Process {
   /// test after a minute or at the end of the stream.
   std::string read_until(const std::string& text);
   std::string read_error_until(const std::string& text);
+  /// The next whole line of standard output, without its end. Fails as read_until() does.
+  std::string read_line();
   /// Closes standard input, reads everything and waits for the end.
   Output finish();
 
  private:
-  std::string read_until(int fd, std::string& read, const std::string& text) const;
+  std::string read_until(int fd, std::string& read, const std::string& text, size_t from = 0) const;
   pid_t pid_ = -1;
   int in_ = -1;
   int out_ = -1;
   int err_ = -1;
   std::string out_read_;
   std::string err_read_;
+  size_t lines_end_ = 0;  ///< of out_read_: what read_line() gave
 };
 
 /// tandem ARGUMENTS < input.

@@ -10,35 +10,7 @@ namespace {
 const std::string kPrompt = "Tell me a story about a fox.";
 using Flags = std::vector<std::string>;
 
-class RoomHeals : public RoomProcesses {
- protected:
-  static const Json* event_of(const Json& answer, const std::string& kind,
-                              const std::string& peer = "") {
-    for (const Json& event : answer["events"]) {
-      if (event["kind"] == kind && (peer.empty() || event.value("peer", "") == peer)) return &event;
-    }
-    return nullptr;
-  }
-  static std::string text_of(const Json& answer, const std::string& kind) {
-    const Json* event = event_of(answer, kind);
-    return event == nullptr ? "" : event->value("text", "");
-  }
-  static const Json* device(const Json& room, const std::string& name) {
-    for (const Json& one : room["devices"]) {
-      if (one["name"] == name) return &one;
-    }
-    return nullptr;
-  }
-  /// Name of the device that holds layers, or stands by.
-  static std::string holder(const Json& room, const std::string& state) {
-    for (const Json& one : room["devices"]) {
-      if (one.contains("placement") && one["placement"].value("state", "") == state) {
-        return one["name"];
-      }
-    }
-    return "";
-  }
-};
+class RoomHeals : public RoomProcesses {};
 
 TEST_F(RoomHeals, ADeviceWithoutLayersStandsByAndTakesOver) {
   std::map<std::string, std::unique_ptr<Joined>> workers;
@@ -179,7 +151,7 @@ TEST_F(RoomHeals, OnlyWhoIsNewIsMeasured) {
 }
 
 TEST_F(RoomHeals, ErrorsSayWhatHappened) {
-  Joined a(at_, {"--name", "small", "--memory", "6M"});
+  Joined a(at_, {"--name", "small", "--memory", "46M"});
   const Output run = tandem({"run", "--room", at_, "--memory", "0", "--json", kPrompt});
   EXPECT_EQ(run.code, 1);
   const Json short_room = Json::parse(run.out);

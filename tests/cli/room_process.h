@@ -97,10 +97,35 @@ class RoomProcesses : public testing::Test {
     return answer;
   }
   static bool has_event(const Json& answer, const std::string& kind) {
+    return event_of(answer, kind) != nullptr;
+  }
+  static const Json* event_of(const Json& answer, const std::string& kind,
+                              const std::string& peer = "") {
+    if (!answer.contains("events")) return nullptr;
     for (const Json& event : answer["events"]) {
-      if (event["kind"] == kind) return true;
+      if (event["kind"] == kind && (peer.empty() || event.value("peer", "") == peer)) return &event;
     }
-    return false;
+    return nullptr;
+  }
+  static std::string text_of(const Json& answer, const std::string& kind,
+                             const std::string& peer = "") {
+    const Json* event = event_of(answer, kind, peer);
+    return event == nullptr ? "" : event->value("text", "");
+  }
+  static const Json* device(const Json& room, const std::string& name) {
+    for (const Json& one : room["devices"]) {
+      if (one["name"] == name) return &one;
+    }
+    return nullptr;
+  }
+  /// Name of the device that holds layers, or stands by.
+  static std::string holder(const Json& room, const std::string& state) {
+    for (const Json& one : room["devices"]) {
+      if (one.contains("placement") && one["placement"].value("state", "") == state) {
+        return one["name"];
+      }
+    }
+    return "";
   }
 
   std::string folder_;
