@@ -52,8 +52,8 @@ struct WorkerOptions {
   /// The limit is of the whole process: so many bytes of it are the program's own, and buffers of
   /// passes count too. 0: it is not.
   uint64_t own_memory = 0;
-  uint32_t threads = 1;                ///< of each stage
-  std::string models;                  ///< folder of models held already; empty is none
+  uint32_t threads = 1;  ///< of each stage
+  std::string models;    ///< folder of models held already; empty is none
   model::Isa isa = model::Isa::kBest;
   std::shared_ptr<weights::PackedStore> cache;  ///< quantized weights on disk; null is none
   std::optional<uint64_t> experts_memory;       ///< of each stage (model::StageOptions)
