@@ -488,7 +488,7 @@ PlanInput plan_input(const ProbeOptions& options, const RoomProbe& probe) {
     backend.memory = measured.memory;
     // Workers count the buffers of a pass too.
     const uint64_t buffers = input.devices.empty() ? 0 : pass_bytes(options.config);
-    backend.memory -= std::min(backend.memory, buffers);
+    if (backend.memory != 0) backend.memory -= std::min(backend.memory - 1, buffers);
     if (measured.load_seconds > 0 && measured.load_bytes > 0) {
       device.load_bytes_per_second =
           static_cast<double>(measured.load_bytes) / measured.load_seconds;

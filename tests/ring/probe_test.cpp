@@ -1,5 +1,6 @@
 // Measuring a room: through workers' connections, with toy stages whose cost is known.
 #include "ring/probe.h"
+#include "ring/pass_memory.h"
 
 #include <algorithm>
 #include <limits>
@@ -75,8 +76,9 @@ TEST(Probe, StaysInsideTheMemoryLent) {
   model::StageOptions one;
   one.last_layer = 1;
   const uint64_t layer = model::stage_bytes(model.config, one);
-  // Room for two layers and their states; the third worker has not even room for one.
-  const uint64_t two = 2 * layer + 2 * model::state_bytes(model.config, 0, 1, 1024) + (16 << 10);
+  // Room for two layers, their states and a pass; the third worker has not even room for one.
+  const uint64_t two = 2 * layer + 2 * model::state_bytes(model.config, 0, 1, 1024) + (16 << 10) +
+                       ring::pass_bytes(model.config);
   Workers workers(2, two);
   workers.behaviours.push_back(std::make_shared<Behaviour>());
   workers.workers.push_back(worker(workers.behaviours.back(), layer / 2));
