@@ -1,12 +1,12 @@
 // Measuring a room: through workers' connections, with toy stages whose cost is known.
 #include "ring/probe.h"
-#include "ring/pass_memory.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "ring/harness.h"
 #include "ring/meter.h"
+#include "ring/pass_memory.h"
 #include "ring/planner.h"
 
 namespace tandem::toy {
