@@ -123,16 +123,25 @@ ring::TensorFetcher stage_fetcher(std::shared_ptr<const FetchSources> sources,
                                   std::function<void(const std::string&)> log) {
   return [sources = std::move(sources), log = std::move(log)](
              const ring::FetchRequest& request) -> Result<std::unique_ptr<weights::TensorSource>> {
+    if (request.origin.empty()) {
+      return Error{ErrorKind::kNotFound, "the host does not say where else the model is"};
+    }
     TANDEM_ASSIGN(const fetch::ModelName model, fetch::parse_model_name(request.origin));
     const auto tell = [log](const std::string& line) {
       if (log) log(line);
     };
     TANDEM_ASSIGN(auto opened, sources->of(model, "", request.gone, tell));
     TANDEM_ASSIGN(const uint64_t limit, models_limit());
-    fetch::StageSourceOptions options{
-        model,        std::move(opened), fetch::Store(fetch::Store::usual_root()),
-        limit,        request.manifest,  request.tensors,
-        request.gone, request.progress,  tell};
+    fetch::StageSourceOptions options;
+    options.model = model;
+    options.sources = std::move(opened);
+    options.shelf = std::make_shared<fetch::Shelf>(fetch::Store(fetch::Store::usual_root()));
+    options.limit = limit;
+    options.manifest = request.manifest;
+    options.tensors = request.tensors;
+    options.cancel = request.gone;
+    options.progress = request.progress;
+    options.notice = tell;
     return fetch::open_stage_source(std::move(options));
   };
 }

@@ -12,9 +12,11 @@
 #include "cli/commands.h"
 #include "cli/fetch_flags.h"
 #include "cli/hub_access.h"
+#include "cli/models_cache.h"
 #include "cli/observe.h"
 #include "cli/session.h"
 #include "cli/signals.h"
+#include "fetch/shelf.h"
 #include "room/agent.h"
 #include "room/device_folder.h"
 
@@ -25,16 +27,20 @@ struct JoinFlags {
   std::string link;
   std::string name;
   std::string settings;
+  room::SharingOptions sharing;
 
   void add(Flags& flags) {
     flags.add("--join", "LINK", link,
               "lend to a room: its link or code, @FILE, or - for standard input");
     flags.add("--name", "NAME", name, "with --join: this device's name (default: the machine's)");
     flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
+    flags.add_size(
+        "--share-rate", sharing.bytes_per_second,
+        "with --join: bytes/s of weights given to the room's others (default: no limit)");
   }
   /// A flag that was given and means nothing without --join; or null.
   static const char* only(const Flags& flags) {
-    for (const char* flag : {"--name", "--settings"}) {
+    for (const char* flag : {"--name", "--settings", "--share-rate"}) {
       if (flags.given(flag)) return flag;
     }
     return nullptr;
@@ -68,6 +74,7 @@ Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
   options.name = folder.name();
   options.worker = std::move(worker);
   options.settings = flags.settings;
+  options.sharing = flags.sharing;
   options.cancel = &cancel_flag();
   options.bandwidth = [threads = options.worker.threads] {
     ThreadPool pool(threads);
@@ -161,11 +168,29 @@ int worker_command(Arguments arguments) {
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
   for (const char* flag : {"--hub", "--peers", "--endpoint", "--token-file"}) {
-    if (flags.given(flag) && fetch_flags.sources.empty()) {
-      return flags.wrong_use(std::string(flag) + " needs --sources");
+    if (flags.given(flag) && fetch_flags.sources.empty() && joining.link.empty()) {
+      return flags.wrong_use(std::string(flag) + " needs --sources or --join");
     }
   }
-  if (!fetch_flags.sources.empty()) {
+  const bool join = !joining.link.empty();
+  if (join) {
+    const auto sources = FetchSources::open(fetch_flags, fetch::all_sources());
+    if (!sources.ok()) return fail("worker", sources.error());
+    const auto models_most = models_limit();
+    if (!models_most.ok()) return fail("worker", models_most.error());
+    joining.sharing.store = fetch::Store::usual_root();
+    joining.sharing.limit = *models_most;
+    joining.sharing.outside = [sources = *sources](const fetch::ModelName& model,
+                                                   const std::atomic<bool>* cancel,
+                                                   const auto& waiting) {
+      return sources->of(model, "", cancel, waiting);
+    };
+    if (!fetch_flags.sources.empty()) {
+      const auto own = fetch::parse_sources(fetch_flags.sources);
+      if (own.ok()) joining.sharing.own = *own;
+    }
+  }
+  if (!join && !fetch_flags.sources.empty()) {
     const auto sources = FetchSources::open(fetch_flags, {});
     if (!sources.ok()) return fail("worker", sources.error());
     if ((*sources)->any()) {
@@ -179,7 +204,7 @@ int worker_command(Arguments arguments) {
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;
-  if (!joining.link.empty()) {
+  if (join) {
     if (!key.empty() || child) return flags.wrong_use("--join excludes --key and --child");
     if (!flags.given("--listen")) options.listen = "0.0.0.0:0";
     return join_room(joining, std::move(options), end_signals, *opened);

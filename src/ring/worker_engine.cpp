@@ -43,6 +43,7 @@ WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
       address_(listener_.address().text()),
       cache_(options_.memory, options_.keep_idle),
       compute_(std::make_unique<WorkerCompute>(wake_, metrics_, options_.events)),
+      ranges_(options_.share),
       thread_([this] { loop(); }) {}
 
 WorkerEngine::~WorkerEngine() {
@@ -141,6 +142,7 @@ void WorkerEngine::loop() {
   while (!sessions_.empty()) end(sessions_.back());
   strangers_.clear();
   echoes_.clear();
+  ranges_.stop();
   tasks_.join();
   compute_->stop();
 }
@@ -214,6 +216,14 @@ bool WorkerEngine::greet(Stranger& stranger) {
                   "arithmetic contract version " + std::to_string(hello->contract) +
                       " does not fit this worker's version " + std::to_string(contract_version()) +
                       ": the answers would differ");
+  }
+  if (hello->role == wire::Role::kSource) {
+    if (const Status may = ranges_.may_take(*connection); !may.ok()) {
+      return refuse(stranger, may.error().kind, may.error().message);
+    }
+    options_.events.write("source_connected", connection->peer());
+    ranges_.take(std::move(connection), welcome());
+    return false;
   }
   if (hello->role != wire::Role::kHost) {
     if (hello->role == wire::Role::kEcho && echoes_.size() >= kMaxEchoes) {
@@ -490,6 +500,7 @@ void WorkerEngine::tick() {
   std::erase_if(strangers_, [&](const Stranger& stranger) { return stranger.deadline < now; });
   std::erase_if(echoes_, [&](const EchoPeer& echo) { return echo.deadline < now; });
   tasks_.reap();
+  ranges_.reap();
   cache_.expire();
   if (now - last_progress_ < kProgressEvery) return;
   last_progress_ = now;

@@ -39,6 +39,7 @@ class WorkerEngine {
   [[nodiscard]] std::string metrics();
   void set_memory(uint64_t limit) { cache_.set_limit(limit); }
   [[nodiscard]] std::vector<Digest> hosts() const;
+  [[nodiscard]] uint64_t shared_bytes() const { return ranges_.bytes(); }
 
  private:
   /// A client that has not said who it is, or is being told why not.
@@ -108,6 +109,7 @@ class WorkerEngine {
   // thread.
   std::unique_ptr<WorkerCompute> compute_;
   Tasks tasks_;
+  RangeServer ranges_;
   std::mutex stop_mutex_;  ///< guards stopped_ and joining
   std::condition_variable stopped_changed_;
   bool stopped_ = false;

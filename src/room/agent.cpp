@@ -53,13 +53,20 @@ Result<std::unique_ptr<Agent>> Agent::start(hub::Home home, Way way, AgentOption
   enter_options.cancel = agent->options_.cancel;
   client.stop_on(agent->options_.cancel);
   TANDEM_ASSIGN(const Json room, enter(agent->home_, client, agent->way_, enter_options));
-  (void)room;
   TANDEM_ASSIGN(agent->tls_, room_tls(agent->home_.identity(), agent->way_.link.key));
   ring::WorkerOptions worker = agent->options_.worker;
   worker.tls = agent->tls_;
   worker.admit = [self = agent.get()](const wire::Fingerprint& host) {
     return self->grants_.admit(host);
   };
+  agent->sharing_ =
+      std::make_unique<Sharing>(agent->options_.sharing, agent->home_.identity().device_id(),
+                                agent->tls_, worker, [self = agent.get()]() -> Result<Json> {
+                                  TANDEM_ASSIGN(hub::Client asking, self->connect());
+                                  return asking.room(self->way_.link.code);
+                                });
+  agent->sharing_->use_hub(client.hub(), client.token());
+  agent->sharing_->apply(room, worker);
   agent->limit_ = worker.memory;
   TANDEM_ASSIGN(agent->worker_, ring::Worker::start(std::move(worker)));
   if (!agent->beat(client)) {
@@ -143,6 +150,7 @@ Json Agent::report() const {
   } else {
     addresses.push_back(address);
   }
+  const Json held = sharing_->held();
   const std::lock_guard lock(mutex_);
   const uint64_t used = worker_->memory_used();
   const uint64_t available = ring::available_memory();
@@ -154,6 +162,8 @@ Json Agent::report() const {
   report["could_lend"] = most;
   report["used"] = used;
   report["stages"] = worker_->stages();
+  report["shared_bytes"] = worker_->shared_bytes();
+  if (!held.empty()) report["cached"] = held;
   report["hosts"] = worker_->sessions();
   report["threads"] = options_.worker.threads;
   report["isa"] = std::string(model::name(options_.worker.isa));
@@ -266,6 +276,10 @@ void Agent::keep_known() {
       asked = std::exchange(beat_now_, false);
     }
     measure_bandwidth(started);
+    if (Json held = sharing_->held(); held != told_) {
+      told_ = std::move(held);  // the others may fetch it from here
+      asked = true;
+    }
     bool good = true;
     if (asked || Clock::now() >= next_beat) {
       good = beat(*client);
@@ -276,6 +290,7 @@ void Agent::keep_known() {
     if (good && Clock::now() >= next_look) {
       next_look = Clock::now() + kLookAtRoom;
       const auto room = client->room(way_.link.code);
+      if (room.ok()) sharing_->see(*room);
       if (!room.ok() && client->status() == 404) {
         const std::lock_guard lock(mutex_);
         ended_ = "the room is closed, or this device was sent away";
@@ -313,6 +328,7 @@ Status Agent::take(hub::Client& client, const Json& job) {
   if (why.empty() && text_of(job, "room") != way_.link.code)
     why = "it lends itself to another room";
   TANDEM_ASSIGN(const Json room, client.room(way_.link.code));
+  sharing_->see(room);
   for (const Json& member : part_of(room, "members")) {
     Digest certificate;
     if (text_of(member, "device") != submitter) continue;

@@ -20,6 +20,7 @@
 #include "ring/worker.h"
 #include "room/entry.h"
 #include "room/grants.h"
+#include "room/sharing.h"
 
 namespace tandem::room {
 
@@ -30,8 +31,9 @@ struct AgentOptions {
   /// Measures how fast the memory is read, in bytes/s; takes a second, all threads, and up to 4
   /// GiB. Called once, when nobody has used the device for a while. May be empty.
   std::function<double()> bandwidth;
-  std::filesystem::path settings;             ///< TOML file of the owner's settings, or empty
-  std::function<void()> waiting;              ///< told once the device waits in the lobby
+  SharingOptions sharing;          ///< where weights come from, and whom they are given to
+  std::filesystem::path settings;  ///< TOML file of the owner's settings, or empty
+  std::function<void()> waiting;   ///< told once the device waits in the lobby
   const std::atomic<bool>* cancel = nullptr;  ///< ends start()
 };
 
@@ -77,6 +79,7 @@ class Agent {
   AgentOptions options_;
   std::shared_ptr<const wire::Tls> tls_;
   Grants grants_;
+  std::unique_ptr<Sharing> sharing_;  ///< before the worker, which uses it
   std::unique_ptr<ring::Worker> worker_;
   std::atomic<bool> stopping_{false};
   mutable std::mutex mutex_;  ///< guards what follows
@@ -87,6 +90,7 @@ class Agent {
   double bandwidth_ = 0;  ///< bytes/s; 0: not measured
   std::string why_;       ///< why no work is taken, or empty
   std::optional<std::string> ended_;
+  Json told_;                 ///< of what it holds; known_'s alone
   hub::OwnerSettings owner_;  ///< as the hub last said; of start() and then of known_ alone
   std::thread known_;
   std::thread jobs_;

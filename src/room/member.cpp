@@ -4,6 +4,7 @@
 #include <map>
 
 #include "hub/settings.h"
+#include "ring/planner.h"
 #include "ring/worker.h"
 
 namespace tandem::room {
@@ -12,6 +13,7 @@ namespace {
 constexpr int64_t kSilentMs = 45000;  // three heartbeats
 constexpr size_t kMostAddresses = 16;
 constexpr size_t kMostAddress = 300;
+constexpr size_t kMostHeld = 16;
 
 double figure(const Json& object, const char* name) {
   const Json& value = part_of(object, name);
@@ -25,6 +27,24 @@ hub::Condition condition_of(const Json& report) {
     condition.temperature = figure(report, "temperature");
   }
   return condition;
+}
+
+/// What is malformed counts as not said.
+std::vector<Held> held_of(const Json& report) {
+  std::vector<Held> all;
+  const Json& list = part_of(report, "cached");
+  if (!list.is_array()) return all;
+  for (const Json& one : list) {
+    Held held;
+    const std::string layers = text_of(one, "layers");
+    if (all.size() == kMostHeld || !parse_hex(text_of(one, "model"), held.model_hash)) continue;
+    const auto count = static_cast<uint32_t>(std::count(layers.begin(), layers.end(), ',') + 1);
+    auto ranges = ring::parse_split(layers, ring::kMaxPlanLayers, count);
+    if (!ranges.ok()) continue;
+    held.layers = std::move(*ranges);
+    all.push_back(std::move(held));
+  }
+  return all;
 }
 
 Member member_of(const Json& json, int64_t now) {
@@ -53,6 +73,8 @@ Member member_of(const Json& json, int64_t now) {
   member.isa = text_of(report, "isa");
   member.machine = text_of(report, "machine");
   member.loopback = text_of(report, "loopback");
+  member.held = held_of(report);
+  member.shared_bytes = size_of(report, "shared_bytes");
   member.placement = part_of(json, "placement");
   member.why = text_of(report, "why");
   if (member.why.empty()) {

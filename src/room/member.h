@@ -7,9 +7,16 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "ring/plan.h"
 #include "room/json.h"
 
 namespace tandem::room {
+
+/// Layers of a model whose weights a device has on its disk.
+struct Held {
+  Digest model_hash{};
+  std::vector<ring::LayerRange> layers;  ///< rising, none empty
+};
 
 struct Member {
   std::string device;
@@ -28,8 +35,10 @@ struct Member {
   uint32_t contract = 0;
   std::string version;
   std::string isa;
-  std::string machine;   ///< room::machine_mark()
-  std::string loopback;  ///< room::loopback_mark()
+  std::string machine;        ///< room::machine_mark()
+  std::string loopback;       ///< room::loopback_mark()
+  std::vector<Held> held;     ///< as it says
+  uint64_t shared_bytes = 0;  ///< of weights that it has given to others
   bool paused = false;
   std::string why;  ///< why it takes no work, as it says or as its owner set at the hub; or empty
   Json placement;

@@ -1,0 +1,258 @@
+// Where the devices of a room get their weights from: the host, each other, under the room's rule.
+// Each worker has a cache of its own.
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "cli/room_process.h"
+
+namespace tandem::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kPrompt = "Tell me a story about a fox.";
+constexpr uint64_t kChunk = uint64_t{4} << 20;
+
+class RoomSources : public RoomProcesses {
+ protected:
+  /// A room with a rule of its own instead of the usual one.
+  void make_room(const std::string& sources) {
+    room_ = Json::parse(tandem_ok({"room", "create", "--hub", address_, "--objective", "memory",
+                                   "--context", "256", "--json", "--sources", sources}));
+    link_ = room_["link"];
+    code_ = room_["code"];
+    std::ofstream(folder_ + "/link") << link_ << "\n";
+  }
+  [[nodiscard]] std::string cache(const std::string& name) const {
+    return folder_ + "/cache-" + name;
+  }
+  [[nodiscard]] std::unique_ptr<Joined> worker(const std::string& name,
+                                               std::vector<std::string> flags = {}) const {
+    flags.insert(flags.end(), {"--name", name});
+    return std::make_unique<Joined>(at_, flags,
+                                    std::vector<std::string>{"TANDEM_CACHE=" + cache(name)});
+  }
+  static std::string end(Joined& worker) {
+    worker.process().signal(SIGTERM);
+    return worker.process().finish().err;
+  }
+  /// All layers on the devices, none on the host.
+  [[nodiscard]] Json run(const std::string& tokens = "4") const {
+    return Json::parse(tandem_ok(
+        {"run", "--room", at_, "--json", "--max-tokens", tokens, "--memory", "0", kPrompt}));
+  }
+  /// The folder of tensors that a device has fetched.
+  [[nodiscard]] fs::path tensors(const std::string& name) const {
+    for (const auto& one : fs::directory_iterator(cache(name) + "/models/by-hash")) {
+      if (fs::exists(one.path() / "stage.tensors")) return one.path();
+    }
+    return {};
+  }
+  /// Pieces of tensors that a device's journal tells of.
+  [[nodiscard]] size_t tensors_begun(const std::string& name) const {
+    std::error_code code;
+    if (!fs::exists(cache(name) + "/models/by-hash", code)) return 0;
+    const fs::path folder = tensors(name);
+    if (folder.empty()) return 0;
+    size_t count = 0;
+    std::istringstream journal(read_file((folder / "tandem.journal").string()));
+    for (std::string line; std::getline(journal, line);) {
+      count +=
+          line.find(" have 2 ") != std::string::npos ? 1 : 0;  // the third file is the tensors'
+    }
+    return count;
+  }
+  [[nodiscard]] std::string cached_layers(const std::string& name) const {
+    for (const Json& device : view()["devices"]) {
+      if (device["name"] == name && device.contains("cached")) return device["cached"][0]["layers"];
+    }
+    return "";
+  }
+  /// A device that holds all layers' weights on its disk and lends too little for any of them.
+  std::unique_ptr<Joined> library(const std::vector<std::string>& flags = {}) {
+    {
+      const auto first = worker("library");
+      run();
+      wait_for_view([&](const Json&) { return cached_layers("library") == "0-11"; });
+      end(*first);
+    }
+    auto all = flags;
+    all.insert(all.end(), {"--memory", "1M"});
+    auto device = worker("library", all);
+    wait_for_view([&](const Json&) { return cached_layers("library") == "0-11"; });
+    return device;
+  }
+  /// Bytes that a worker says it got, by source.
+  static std::map<std::string, uint64_t> came_from(const std::string& log) {
+    std::map<std::string, uint64_t> bytes;
+    std::istringstream lines(log);
+    const std::string middle = " bytes of weights came from ";
+    for (std::string line; std::getline(lines, line);) {
+      const auto at = line.find(middle);
+      if (at != std::string::npos) bytes[line.substr(at + middle.size())] += std::stoull(line);
+    }
+    return bytes;
+  }
+  /// Bytes of the tensors of all layers.
+  static uint64_t layers_bytes() {
+    const std::string file = read_file(source("models/storyteller/model.safetensors"));
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof length);
+    uint64_t total = 0;
+    const Json header = Json::parse(file.substr(8, length));
+    for (const auto& [name, tensor] : header.items()) {
+      if (name.find(".layers.") == std::string::npos) continue;
+      const Json& place = tensor["data_offsets"];
+      total += place[1].get<uint64_t>() - place[0].get<uint64_t>();
+    }
+    return total;
+  }
+};
+
+TEST_F(RoomSources, ThreeEmptyWorkersGetTheirLayersFromTheHost) {
+  auto a = worker("a");
+  auto b = worker("b");
+  auto c = worker("c");
+  const Json one = alone(kPrompt);
+  const Json first = over_room(kPrompt);
+  EXPECT_EQ(first["logits_sha256"], one["logits_sha256"]);
+  size_t remote = 0;
+  for (const Json& stage : first["stages"]) remote += stage["peer"] != "host" ? 1 : 0;
+  EXPECT_EQ(remote, 3U) << first["stages"];
+  EXPECT_TRUE(has_event(first, "loading"));
+  // All of them have told the room what they hold now.
+  wait_for_view([&](const Json&) {
+    return !cached_layers("a").empty() && !cached_layers("b").empty() &&
+           !cached_layers("c").empty();
+  });
+  for (const char* name : {"a", "b", "c"}) EXPECT_FALSE(tensors(name).empty()) << name;
+  // Started again they load from their own disks.
+  const std::string log = end(*a) + end(*b) + end(*c);
+  EXPECT_GT(came_from(log)["host"], 0U) << log;
+  a = worker("a");
+  b = worker("b");
+  c = worker("c");
+  const Json second = over_room(kPrompt);
+  EXPECT_EQ(second["logits_sha256"], one["logits_sha256"]);
+  const std::string again = end(*a) + end(*b) + end(*c);
+  EXPECT_EQ(came_from(again)["host"], 0U) << again;
+}
+
+TEST_F(RoomSources, APeerGivesWhatItHasAndNothingTwice) {
+  auto giver = library();
+  auto taker = worker("taker");
+  const Json answer = run();
+  EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
+  auto bytes = came_from(end(*taker));
+  const uint64_t own = layers_bytes();
+  EXPECT_EQ(bytes["host"], 0U);
+  EXPECT_GE(bytes["peer library"], own);
+  EXPECT_LE(bytes["peer library"], own + own / 100);
+}
+
+TEST_F(RoomSources, WrongBytesOfAPeerAreFoundNamedAndFetchedElsewhere) {
+  auto giver = library();
+  const fs::path file = tensors("library") / "stage.tensors";
+  // The first tensor of the file, in the middle.
+  std::fstream damage(file, std::ios::in | std::ios::out | std::ios::binary);
+  std::string some(256, '\0');
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  damage.seekg(middle);
+  damage.read(some.data(), static_cast<std::streamsize>(some.size()));
+  for (char& byte : some) byte = static_cast<char>(byte ^ 1);
+  damage.seekp(middle);
+  damage.write(some.data(), static_cast<std::streamsize>(some.size()));
+  damage.close();
+  auto taker = worker("taker");
+  const Json answer = run();
+  EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
+  const std::string log = end(*taker);
+  EXPECT_NE(log.find("library gave wrong bytes of tensor"), std::string::npos) << log;
+  EXPECT_GT(came_from(log)["host"], 0U) << log;
+  EXPECT_GT(came_from(log)["peer library"], 0U) << log;
+}
+
+TEST_F(RoomSources, APeerThatDiesIsASourceLess) {
+  auto giver = library({"--share-rate", "6M"});
+  auto taker = worker("taker");
+  Process asks({"run", "--room", at_, "--json", "--max-tokens", "4", "--memory", "0", kPrompt});
+  // Something came, and not all of it.
+  for (int i = 0; i < 600 && tensors_begun("taker") == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  giver->process().signal(SIGKILL);
+  const Output out = asks.finish();
+  ASSERT_EQ(out.code, 0) << out.err << out.out;
+  EXPECT_EQ(Json::parse(out.out)["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
+  const std::string log = end(*taker);
+  EXPECT_GT(came_from(log)["host"], 0U) << log;
+}
+
+TEST_F(RoomSources, KilledTenTimesNothingComesTwiceButAChunkEach) {
+  auto giver = library({"--share-rate", "12M"});
+  for (int kill = 0; kill < 10; ++kill) {
+    auto taker = worker("taker");
+    Process asks({"run", "--room", at_, "--json", "--max-tokens", "4", "--memory", "0", kPrompt});
+    const size_t before = tensors_begun("taker");
+    for (int i = 0; i < 1000 && tensors_begun("taker") == before; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    taker->process().signal(SIGKILL);
+    asks.finish();
+  }
+  auto taker = worker("taker");
+  const Json answer = run();
+  EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
+  end(*taker);
+  // Each piece that was kept was fetched once.
+  std::map<std::string, int> pieces;
+  std::istringstream journal(read_file((tensors("taker") / "tandem.journal").string()));
+  for (std::string line; std::getline(journal, line);) {
+    EXPECT_EQ(line.find(" lost "), std::string::npos) << line;
+    if (line.find(" have ") != std::string::npos) {
+      std::istringstream words(line);
+      std::string check;
+      std::string kind;
+      std::string file;
+      std::string offset;
+      words >> check >> kind >> file >> offset;
+      EXPECT_EQ(++pieces[file + " " + offset], 1) << line;
+    }
+  }
+  const uint64_t own = layers_bytes();
+  uint64_t given = 0;
+  wait_for_view([&](const Json& room) {
+    for (const Json& device : room["devices"]) {
+      if (device["name"] == "library") given = device.value("shared_bytes", uint64_t{0});
+    }
+    return given >= own;
+  });
+  EXPECT_LE(given, own + own / 100 + 10 * kChunk);
+}
+
+TEST_F(RoomSources, TheRoomsRuleIsHeld) {
+  make_room("cache,host");
+  EXPECT_EQ(view()["sources"], Json({"cache", "host"}));
+  {
+    auto giver = library();
+    auto taker = worker("taker");
+    run();
+    auto bytes = came_from(end(*taker));
+    EXPECT_EQ(bytes["peer library"], 0U) << "never from a peer";
+    EXPECT_GT(bytes["host"], 0U);
+  }
+  // Never from the host either: there is nowhere else.
+  make_room("cache,peer");
+  const auto lonely = worker("lonely");
+  const Output refused = tandem({"run", "--room", at_, "--memory", "0", kPrompt});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("none of the sources allowed"), std::string::npos) << refused.err;
+  const Output wrong = tandem({"room", "create", "--hub", address_, "--sources", "friends"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_NE(wrong.err.find("is no source"), std::string::npos) << wrong.err;
+}
+
+}  // namespace
+}  // namespace tandem::cli_test
