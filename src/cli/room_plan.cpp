@@ -101,6 +101,20 @@ std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
   return text;
 }
 
+namespace {
+
+/// How many of the layers a device has the weights of already.
+uint32_t cached_layers(const ring::PlanDevice& device, const ring::LayerRange& layers) {
+  uint32_t count = 0;
+  for (const ring::LayerRange& range : device.cached) {
+    const uint32_t first = std::max(range.first, layers.first);
+    count += std::max(std::min(range.last, layers.last), first) - first;
+  }
+  return count;
+}
+
+}  // namespace
+
 std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
                       const std::vector<std::pair<std::string, std::string>>& left_out) {
   ordered_json object;
@@ -116,6 +130,7 @@ std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
          {"bytes", stage.weight_bytes + stage.state_bytes},
          {"weight_bytes", stage.weight_bytes},
          {"state_bytes", stage.state_bytes},
+         {"cached_layers", cached_layers(input.devices[stage.device], stage.layers)},
          {"ms_per_pass", stage.ms},
          {"hop_ms", stage.hop_ms}});
   }

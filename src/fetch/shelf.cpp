@@ -53,6 +53,11 @@ Status read_all(int fd, uint64_t offset, std::span<std::byte> out, const fs::pat
   return {};
 }
 
+bool marked(const fs::path& folder, const std::string& mark) {
+  std::error_code code;
+  return mark.empty() || fs::exists(folder / mark, code);
+}
+
 /// "HASH-tensors" or "HASH-tensors-SLOT".
 std::optional<Digest> hash_of(const std::string& name) {
   Digest digest{};
@@ -143,14 +148,14 @@ bool Shelf::refresh(Entry& entry) {
 }
 
 Status Shelf::read(const Digest& model_hash, const std::string& tensor, uint64_t offset,
-                   std::span<std::byte> out, const fs::path& except) {
+                   std::span<std::byte> out, const std::string& mark) {
   const Error none{ErrorKind::kNotFound, "tensor " + weights::printable(tensor) + " is not here"};
   std::vector<std::pair<fs::path, Spot>> places;
   {
     const std::lock_guard lock(mutex_);
     look(model_hash);
     for (auto entry = entries_.begin(); entry != entries_.end();) {
-      const bool wanted = entry->second.model_hash == model_hash && entry->first != except;
+      const bool wanted = entry->second.model_hash == model_hash && marked(entry->first, mark);
       if (wanted && !refresh(entry->second)) {
         entry = entries_.erase(entry);
         continue;
@@ -191,7 +196,7 @@ Status Shelf::read(const Digest& model_hash, const std::string& tensor, uint64_t
   return status;
 }
 
-std::vector<Shelved> Shelf::list() {
+std::vector<Shelved> Shelf::list(const std::string& mark) {
   std::map<Digest, Shelved> models;
   const std::lock_guard lock(mutex_);
   look(std::nullopt);
@@ -202,7 +207,7 @@ std::vector<Shelved> Shelf::list() {
     }
     const Entry& one = entry->second;
     ++entry;
-    if (one.manifest == nullptr) continue;
+    if (one.manifest == nullptr || !marked(one.folder, mark)) continue;
     Shelved& model = models[one.model_hash];
     model.model_hash = one.model_hash;
     model.config_json = one.config_json;

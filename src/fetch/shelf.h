@@ -66,12 +66,12 @@ class Shelf {
   /// A folder of a pulled model's files whose tensors are this model's, until the process ends.
   void put(const Digest& model_hash, const std::filesystem::path& folder, Spots spots);
   /// Fills `out` from byte `offset` of a tensor that is here as a whole. The bytes are not checked.
-  /// `except`: a folder that is not looked at. Errors: kNotFound, kInvalid (a range beyond the
-  /// tensor), kIo.
+  /// `mark`: only from folders with a file of that name, which says for whom they were fetched;
+  /// empty: from any. Errors: kNotFound, kInvalid (a range beyond the tensor), kIo.
   Status read(const Digest& model_hash, const std::string& tensor, uint64_t offset,
-              std::span<std::byte> out, const std::filesystem::path& except = {});
-  /// Of all models in folders as above.
-  std::vector<Shelved> list();
+              std::span<std::byte> out, const std::string& mark = "");
+  /// Of all models in folders of tensors with that mark.
+  std::vector<Shelved> list(const std::string& mark = "");
 
  private:
   struct Entry {

@@ -1,6 +1,7 @@
 #include "fetch/stage_source.h"
 
 #include <algorithm>
+#include <fstream>
 #include <mutex>
 
 #include "weights/printable.h"
@@ -21,6 +22,11 @@ class StageSource final : public weights::TensorSource {
     if (pull_ == nullptr) status = open_files();
     if (status.ok() && pull_ == nullptr) status = open_tensors();
     if (!status.ok()) return status;
+    if (!options_.mark.empty()) {
+      const std::ofstream mark(pull_->folder().path() / options_.mark, std::ios::app);
+      if (!mark)
+        return Error{ErrorKind::kIo, "can't write into " + pull_->folder().path().string()};
+    }
     options_.shelf->put(model_hash(*options_.manifest), pull_->folder().path(), pull_->spots());
     std::vector<Range> ranges;
     for (const std::string& name : options_.tensors) {

@@ -23,6 +23,7 @@ struct StageSourceOptions {
   std::vector<std::unique_ptr<Source>> sources;  ///< as PullOptions has them
   std::shared_ptr<Shelf> shelf;                  ///< of the store that is fetched into
   std::string slot;                              ///< stage_folder()'s
+  std::string mark;                              ///< left in the folder (Shelf::read()); or empty
   uint64_t limit = 0;                            ///< of the store, in bytes
   const weights::Manifest* manifest = nullptr;   ///< outlives the source
   std::string config_json;                       ///< that the manifest names, or empty: not known

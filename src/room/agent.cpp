@@ -59,12 +59,12 @@ Result<std::unique_ptr<Agent>> Agent::start(hub::Home home, Way way, AgentOption
   worker.admit = [self = agent.get()](const wire::Fingerprint& host) {
     return self->grants_.admit(host);
   };
-  agent->sharing_ =
-      std::make_unique<Sharing>(agent->options_.sharing, agent->home_.identity().device_id(),
-                                agent->tls_, worker, [self = agent.get()]() -> Result<Json> {
-                                  TANDEM_ASSIGN(hub::Client asking, self->connect());
-                                  return asking.room(self->way_.link.code);
-                                });
+  agent->sharing_ = std::make_unique<Sharing>(agent->options_.sharing, agent->way_,
+                                              agent->home_.identity().device_id(), agent->tls_,
+                                              worker, [self = agent.get()]() -> Result<Json> {
+                                                TANDEM_ASSIGN(hub::Client asking, self->connect());
+                                                return asking.room(self->way_.link.code);
+                                              });
   agent->sharing_->use_hub(client.hub(), client.token());
   agent->sharing_->apply(room, worker);
   agent->limit_ = worker.memory;

@@ -17,7 +17,9 @@ using namespace std::chrono_literals;
 using fetch::SourceKind;
 
 constexpr auto kRefreshEvery = 2s;
-constexpr size_t kMostModels = 16;
+// A heartbeat has 2 KiB for all that a device says.
+constexpr size_t kMostModels = 4;
+constexpr size_t kMostText = 60;
 constexpr int64_t kSilentMs = 45000;
 /// Of a layer's bytes so few are read beside the quantized ones that it counts as held without.
 constexpr uint64_t kSmallPart = 16;
@@ -117,10 +119,13 @@ std::set<SourceKind> room_sources(const Json& spec) {
   return kinds;
 }
 
-Sharing::Sharing(SharingOptions options, std::string device, std::shared_ptr<const wire::Tls> tls,
-                 const ring::WorkerOptions& worker, std::function<Result<Json>()> refresh)
+Sharing::Sharing(SharingOptions options, const Way& way, std::string device,
+                 std::shared_ptr<const wire::Tls> tls, const ring::WorkerOptions& worker,
+                 std::function<Result<Json>()> refresh)
     : options_(std::move(options)),
       device_(std::move(device)),
+      // Begins with a dot: no model server gives such files.
+      mark_(".room-" + hex(sha256(way.link.hub.authority() + " " + way.link.code)).substr(0, 16)),
       tls_(std::move(tls)),
       cache_(worker.cache),
       log_(worker.log),
@@ -142,7 +147,7 @@ void Sharing::apply(const Json& room, ring::WorkerOptions& worker) {
   worker.share.bytes_per_second = options_.bytes_per_second;
   worker.share.admit = [this](const wire::Fingerprint& device) { return admit(device); };
   worker.share.give = [this](const wire::NeedRange& range, std::span<std::byte> out) {
-    return shelf_->read(range.model_hash, range.tensor, range.offset, out);
+    return shelf_->read(range.model_hash, range.tensor, range.offset, out, mark_);
   };
 }
 
@@ -153,6 +158,7 @@ void Sharing::see(const Json& room) {
   members_ = std::move(members);
   allowed_ = room_sources(spec);
   bits_ = size_of(spec, "weights") == 4 ? 4 : 8;
+  if (recent_ == Digest{} && !parse_hex(text_of(spec, "model_hash"), recent_)) recent_ = {};
 }
 
 void Sharing::use_hub(const hub::HubAddress& hub, const std::string& token) {
@@ -265,11 +271,16 @@ Result<std::unique_ptr<weights::TensorSource>> Sharing::fetch(const ring::FetchR
   if (!request.origin.empty()) {
     TANDEM_ASSIGN(model, fetch::parse_model_name(request.origin));
   }
+  {
+    const std::lock_guard lock(mutex_);
+    recent_ = request.model_hash;
+  }
   fetch::StageSourceOptions options;
   TANDEM_ASSIGN(options.sources, sources(request, model));
   options.model = model;
   options.shelf = shelf_;
   options.slot = device_.substr(0, 8);
+  options.mark = mark_;
   options.limit = options_.limit;
   options.manifest = request.manifest;
   options.config_json = request.config_json;
@@ -287,18 +298,23 @@ Json Sharing::held() {
   Json models = Json::array();
   if (options_.store.empty()) return models;
   uint8_t bits = 8;
+  Digest recent{};
   {
     const std::lock_guard lock(mutex_);
     bits = bits_;
+    recent = recent_;
   }
-  for (const fetch::Shelved& model : shelf_->list()) {
+  std::vector<fetch::Shelved> list = shelf_->list(mark_);
+  std::stable_partition(list.begin(), list.end(),
+                        [&](const fetch::Shelved& model) { return model.model_hash == recent; });
+  for (const fetch::Shelved& model : list) {
     if (models.size() == kMostModels) break;
     std::string layers;
     for (const auto& range :
          held_layers(model, static_cast<model::WeightBits>(bits), cache_.get())) {
       layers += (layers.empty() ? "" : ",") + ring::text(range);
     }
-    if (layers.size() > 400 || layers.empty()) continue;
+    if (layers.size() > kMostText || layers.empty()) continue;
     models.push_back({{"model", hex(model.model_hash)}, {"layers", layers}});
   }
   return models;

@@ -17,6 +17,7 @@
 #include "fetch/source.h"
 #include "hub/link.h"
 #include "ring/worker.h"
+#include "room/entry.h"
 #include "room/json.h"
 #include "room/member.h"
 
@@ -45,10 +46,11 @@ struct SharingOptions {
 /// Thread-safe.
 class Sharing {
  public:
-  /// `device`: this one's id. `refresh` gives the room anew, from any thread; `worker` has what is
-  /// needed of the worker's options (cache, log).
-  Sharing(SharingOptions options, std::string device, std::shared_ptr<const wire::Tls> tls,
-          const ring::WorkerOptions& worker, std::function<Result<Json>()> refresh);
+  /// `way`: the room's, with the hub's address. `device`: this one's id. `refresh` gives the room
+  /// anew, from any thread; `worker` has what is needed of the worker's options (cache, log).
+  Sharing(SharingOptions options, const Way& way, std::string device,
+          std::shared_ptr<const wire::Tls> tls, const ring::WorkerOptions& worker,
+          std::function<Result<Json>()> refresh);
 
   /// Sets what of a worker's options the room's rule decides: fetch, tensors_of_host, share.
   void apply(const Json& room, ring::WorkerOptions& worker);
@@ -72,6 +74,7 @@ class Sharing {
 
   const SharingOptions options_;
   const std::string device_;
+  const std::string mark_;  ///< of folders that were fetched for this room
   const std::shared_ptr<const wire::Tls> tls_;
   const std::shared_ptr<weights::PackedStore> cache_;
   const std::function<void(const std::string&)> log_;
@@ -79,6 +82,7 @@ class Sharing {
   const std::shared_ptr<fetch::Shelf> shelf_;
   mutable std::mutex mutex_;  ///< guards what follows
   std::set<fetch::SourceKind> allowed_;
+  Digest recent_{};   ///< the model that was last asked for
   uint8_t bits_ = 8;  ///< of weights, that the room's layers are held at
   std::vector<Member> members_;
   std::optional<hub::HubAddress> hub_;

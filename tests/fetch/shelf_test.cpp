@@ -130,6 +130,11 @@ TEST_F(ShelfTest, WhatIsThereIsGivenInBoundsOnly) {
   EXPECT_EQ(other.read(model, "b", 4 * kFloats - 999, out).error().kind, ErrorKind::kInvalid);
   EXPECT_EQ(other.read(model, "b", UINT64_MAX - 10, out).error().kind, ErrorKind::kInvalid);
   EXPECT_EQ(other.read(Digest{}, "b", 0, out).error().kind, ErrorKind::kNotFound);
+  // Fetched for somebody else than who asks.
+  EXPECT_EQ(other.read(model, "b", 0, out, ".room-1").error().kind, ErrorKind::kNotFound);
+  EXPECT_TRUE(other.list(".room-1").empty());
+  std::ofstream(folder() / ".room-1") << "";
+  EXPECT_TRUE(other.read(model, "b", 0, out, ".room-1").ok());
   // A manifest that is not the one that the folder is called by gives nothing.
   std::ofstream(folder() / kStageManifest, std::ios::binary | std::ios::app) << "x";
   EXPECT_EQ(Shelf(Store(root_)).read(model, "b", 0, out).error().kind, ErrorKind::kNotFound);
