@@ -27,7 +27,10 @@ class StageSource final : public weights::TensorSource {
       if (!mark)
         return Error{ErrorKind::kIo, "can't write into " + pull_->folder().path().string()};
     }
-    options_.shelf->put(model_hash(*options_.manifest), pull_->folder().path(), pull_->spots());
+    // Folders of tensors say what they are themselves.
+    if (!pull_->tensors().empty()) {
+      options_.shelf->put(model_hash(*options_.manifest), pull_->folder().path(), pull_->spots());
+    }
     std::vector<Range> ranges;
     for (const std::string& name : options_.tensors) {
       if (const Spot* spot = pull_->spot(name)) {
@@ -68,7 +71,11 @@ class StageSource final : public weights::TensorSource {
       return Error{ErrorKind::kNotFound, options_.model.text() + ": its files do not hold tensor " +
                                              weights::printable(tensor) + " as it is needed"};
     }
-    TANDEM_TRY(pull_->fetch_tensor(std::string(tensor)));
+    if (const Status fetched = pull_->fetch_tensor(std::string(tensor)); !fetched.ok()) {
+      if (fetched.error().kind != ErrorKind::kNotFound) return fetched.error();
+      return fetched.error().in("none of the sources allowed has tensor " +
+                                weights::printable(tensor));
+    }
     std::shared_ptr<const weights::MappedFile>& file = files_[spot->file];
     if (file == nullptr) {
       TANDEM_ASSIGN(file, weights::MappedFile::open(pull_->folder().path() / spot->file, true));

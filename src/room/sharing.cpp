@@ -119,13 +119,17 @@ std::set<SourceKind> room_sources(const Json& spec) {
   return kinds;
 }
 
+std::string room_mark(const hub::HubAddress& hub, const std::string& code) {
+  // Begins with a dot: no model server gives such files.
+  return ".room-" + hex(sha256(hub.authority() + " " + code)).substr(0, 16);
+}
+
 Sharing::Sharing(SharingOptions options, const Way& way, std::string device,
                  std::shared_ptr<const wire::Tls> tls, const ring::WorkerOptions& worker,
                  std::function<Result<Json>()> refresh)
     : options_(std::move(options)),
       device_(std::move(device)),
-      // Begins with a dot: no model server gives such files.
-      mark_(".room-" + hex(sha256(way.link.hub.authority() + " " + way.link.code)).substr(0, 16)),
+      mark_(room_mark(way.link.hub, way.link.code)),
       tls_(std::move(tls)),
       cache_(worker.cache),
       log_(worker.log),

@@ -29,6 +29,9 @@ std::set<fetch::SourceKind> room_sources(const Json& spec);
 /// cache, peer, host: nobody outside the room learns what it loads.
 std::set<fetch::SourceKind> usual_sources();
 
+/// The file in a folder of fetched tensors which says that they were fetched for that room.
+std::string room_mark(const hub::HubAddress& hub, const std::string& code);
+
 struct SharingOptions {
   std::filesystem::path store;  ///< of fetched weights (fetch::Store); empty: none are kept
   uint64_t limit = 0;           ///< of the store, in bytes

@@ -39,7 +39,7 @@ class RoomSources : public RoomProcesses {
     return worker.process().finish().err;
   }
   /// All layers on the devices, none on the host.
-  [[nodiscard]] Json run(const std::string& tokens = "4") const {
+  Json run(const std::string& tokens = "4") const {
     return Json::parse(tandem_ok(
         {"run", "--room", at_, "--json", "--max-tokens", tokens, "--memory", "0", kPrompt}));
   }

@@ -157,9 +157,10 @@ TEST_F(ShelfTest, WrongBytesAreNamedAndComeFromElsewhere) {
 TEST_F(ShelfTest, AnotherModelOfTheSameNameDoesNotTouchWhatWasPulled) {
   // As `tandem pull` leaves it: a folder of files under the model's name.
   const std::string header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  file += header + "12345678";
+  std::string contents(8, '\0');
+  contents[0] = static_cast<char>(header.size());
+  contents += header + "12345678";
+  const std::string file = contents;
   const std::string config = "{\"b\": 2}";
   {
     auto folder = Folder::open(root_ / "model", std::chrono::seconds(1), nullptr);
