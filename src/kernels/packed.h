@@ -43,18 +43,48 @@ class OnDemand {
   virtual void drop() = 0;
 };
 
+/// Where 64 columns of a k4 or k6 tile lie: bytes from its begin.
+struct PackedStep {
+  size_t scales;
+  size_t low;   ///< of chunk 0
+  size_t high;  ///< of chunks 0 and 1; k6 only
+
+  /// From `low` to that of one of the step's eight chunks.
+  static constexpr size_t low_of(WeightFormat format, size_t chunk) {
+    return format == WeightFormat::k4 ? chunk * 64 : chunk / 2 * 192 + chunk % 2 * 64;
+  }
+  /// From `high` to that of the chunk and its neighbour.
+  static constexpr size_t high_of(size_t chunk) { return chunk / 2 * 192; }
+
+  /// Step `step` of `steps`, which a tile of padded_columns() / 64 has.
+  static constexpr PackedStep at(WeightFormat format, uint32_t steps, size_t step) {
+    if (format == WeightFormat::k4) {
+      const size_t first = step / 4 * 4;
+      const size_t begin = first * (48 + 512);
+      const size_t in_block = steps - first;
+      const size_t scales = in_block < 3 ? in_block * 64 : 192;
+      return {begin + step % 4 * 48, begin + scales + step % 4 * 512, 0};
+    }
+    const size_t begin = step / 2 * (64 + 2 * 768);
+    const size_t high = begin + 64 + step % 2 * 768;
+    return {begin + step % 2 * 32, high + 64, high};
+  }
+};
+
 /// A matrix [rows, columns] of integer weights with a scale per row.
 ///
 /// A tile is 16 consecutive rows; tiles follow each other, each a multiple of 64 bytes.
-///   k8: steps of 4 columns, 64 bytes each: byte [row][j] = weight(row, 4 step + j) + 128
-///   k4: chunks of 8 columns, 64 bytes each: byte [row][j] = quant(row, 8c + j) |
-///       quant(row, 8c + 4 + j) << 4; after all chunks, 48 bytes for every 64 columns:
-///       [group 0..1][row] scale | (minimum & 3) << 6, then [row] minimum 0 >> 2 | minimum 1 >> 2
-///       << 4
-///   k6: chunks as in k4 with the low 4 bits; then 64 bytes for every 16 columns with the high 2
-///   bits:
-///       byte [row][j] = high(j) | high(4 + j) << 2 | high(8 + j) << 4 | high(12 + j) << 6; then
-///       32 bytes of scales for every 64 columns: [group 0..1][row]
+///   k8: for every 4 columns 64 bytes: byte [row][j] = weight(row, 4 k + j) + 128
+///   k4 and k6: steps of 64 columns, in blocks of four (k4) or two (k6), of which the last may have
+///       fewer; PackedStep says where a step's parts lie. A block begins with its steps'
+///       multipliers and a tile is read from its first byte to its last: processors fetch such a
+///       stream ahead by themselves, and lose it where a part of it is left out for later.
+///     multipliers: k4, 48 bytes a step: [group 0..1][row] scale | (minimum & 3) << 6, then [row]
+///       minimum 0 >> 2 | minimum 1 >> 2 << 4; k6, 32 bytes: [group 0..1][row] scale
+///     low: chunks of 8 columns, 64 bytes each: byte [row][j] = quant(row, 8 c + j) & 15 |
+///       (quant(row, 8 c + 4 + j) & 15) << 4
+///     high (k6): 64 bytes before every two chunks: byte [row][j] = high(j) | high(4 + j) << 2 |
+///       high(8 + j) << 4 | high(12 + j) << 6, high a quant's upper 2 bits
 struct PackedMatrix {
   WeightFormat format = WeightFormat::k8;
   uint32_t rows = 0;
@@ -70,6 +100,10 @@ struct PackedMatrix {
   [[nodiscard]] const uint8_t* tile(uint32_t index) const {
     return data.data() + index * tile_bytes();
   }
+  /// Where step `index` lies in a tile (k4, k6).
+  [[nodiscard]] PackedStep step(size_t index) const {
+    return PackedStep::at(format, padded_columns(columns) / kColumnPad, index);
+  }
   /// Bytes of weights and scales.
   [[nodiscard]] uint64_t bytes() const { return data.size() + row_scales.size() * sizeof(float); }
 
@@ -79,19 +113,11 @@ struct PackedMatrix {
       case WeightFormat::k8:
         return padded * kTileRows;
       case WeightFormat::k4:
-        return scales_offset(format, columns) + (padded / 64 * 48 + 63) / 64 * 64;
+        return padded * 8 + (padded / 64 * 48 + 63) / 64 * 64;
       case WeightFormat::k6:
-        return scales_offset(format, columns) + (padded / 64 * 32 + 63) / 64 * 64;
+        return padded * 12 + (padded / 64 * 32 + 63) / 64 * 64;
     }
     return 0;
-  }
-  /// Where a tile's scales begin (k4, k6), and its high bits (k6).
-  static constexpr uint64_t scales_offset(WeightFormat format, uint32_t columns) {
-    const uint64_t padded = padded_columns(columns);
-    return format == WeightFormat::k4 ? padded * 8 : padded * 12;
-  }
-  static constexpr uint64_t high_offset(uint32_t columns) {
-    return uint64_t{padded_columns(columns)} * 8;
   }
   /// The same weights again, to be read only.
   [[nodiscard]] PackedMatrix share() const {

@@ -24,7 +24,7 @@
 namespace tandem::weights {
 
 /// Raised when kernels::PackedMatrix or this format changes.
-inline constexpr uint32_t kPackedLayout = 1;
+inline constexpr uint32_t kPackedLayout = 2;
 
 struct PackedShape {
   kernels::WeightFormat format = kernels::WeightFormat::k8;

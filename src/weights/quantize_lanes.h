@@ -186,10 +186,13 @@ TANDEM_INLINE Integer integers(const Grid<kHasMinimum>& grid, const float* w, ui
   return __builtin_convertvector(grid.quant(weight(w, i)) + offset, Integer);
 }
 
-// Writes a group's low four bits, and with kHigh (6 bits) the two above them.
+// Writes a group's low four bits, and with kHigh (6 bits) the two above them. `low` and `high` are
+// its step's, of which it is the chunks from `first` on.
 template <bool kHigh, bool kHasMinimum>
 TANDEM_INLINE void store_group(const Grid<kHasMinimum>& grid, const float* w, float offset,
-                               uint32_t present, Integer exists, uint8_t* low, uint8_t* high) {
+                               uint32_t present, Integer exists, uint32_t first, uint8_t* low,
+                               uint8_t* high) {
+  constexpr auto kFormat = kHigh ? kernels::WeightFormat::k6 : kernels::WeightFormat::k4;
   for (uint32_t half = 0; half < 2; ++half) {
     Integer top{};
     for (uint32_t chunk = 2 * half; chunk < 2 * half + 2; ++chunk) {
@@ -203,9 +206,9 @@ TANDEM_INLINE void store_group(const Grid<kHasMinimum>& grid, const float* w, fl
           top |= (q >> 4) << static_cast<int>(8 * (j % 4) + 2 * quad);
         }
       }
-      store(low + size_t{chunk} * 64, word);
+      store(low + kernels::PackedStep::low_of(kFormat, first + chunk), word);
     }
-    if (kHigh) store(high + size_t{half} * 64, top);
+    if (kHigh) store(high + kernels::PackedStep::high_of(first + 2 * half), top);
   }
 }
 
@@ -218,8 +221,8 @@ class Lanes {
         weights_(scratch.weights.data() + first),
         fits_(scratch.fits.data() + first),
         tile_(tile + size_t{first} * 4),
-        multipliers_(tile + kernels::PackedMatrix::scales_offset(shape.format, shape.columns) +
-                     first),
+        scales_(tile + first),
+        steps_(kernels::padded_columns(shape.columns) / kernels::kColumnPad),
         row_scales_(row_scales + first),
         groups_((shape.columns + kGroup - 1) / kGroup) {
     int32_t exists[TANDEM_LANES];
@@ -258,6 +261,9 @@ class Lanes {
   }
 
  private:
+  TANDEM_INLINE kernels::PackedStep step_of(uint32_t g) const {
+    return kernels::PackedStep::at(shape_.format, steps_, g / 2);
+  }
   TANDEM_INLINE const float* group(uint32_t g) const {
     return weights_ + size_t{g} * kGroup * kRows;
   }
@@ -302,7 +308,7 @@ class Lanes {
     for (uint32_t g = 0; g < 2 * ((groups_ + 1) / 2); g += 2) {
       const Integer first = group4(g, row_scale);
       const Integer second = g + 1 < groups_ ? group4(g + 1, row_scale) : Integer{};
-      uint8_t* step = multipliers_ + size_t{g} / 2 * 48;
+      uint8_t* step = scales_ + step_of(g).scales;
       // A byte of a group: scale and the minimum's low bits; its upper bits come behind.
       store_bytes(step, first & 255);
       store_bytes(step + kRows, second & 255);
@@ -332,7 +338,8 @@ class Lanes {
       }
     }
     const Grid<true> grid(best_s * row_scale, best_m * kUnit * row_scale, 0.0F, 15.0F);
-    store_group<false>(grid, w, 0.0F, present(g), exists_, tile_ + size_t{g} * 256, nullptr);
+    store_group<false>(grid, w, 0.0F, present(g), exists_, g % 2 * 4, tile_ + step_of(g).low,
+                       nullptr);
     const Integer s = __builtin_convertvector(best_s, Integer);
     const Integer m = __builtin_convertvector(best_m, Integer);
     return (s | m << 6) & exists_;
@@ -340,7 +347,6 @@ class Lanes {
 
   TANDEM_TARGET void run6(Float largest) {
     const Float row_scale = clamp_scale(largest / (31.0F * 127.0F));
-    uint8_t* high = tile_ + kernels::PackedMatrix::high_offset(shape_.columns);
     for (uint32_t g = 0; g < groups_; ++g) {
       const float* w = group(g);
       Float reach{};
@@ -359,9 +365,10 @@ class Lanes {
         best = better ? s : best;
       }
       const Grid<false> grid(best * row_scale, Float{}, -32.0F, 31.0F);
-      store_group<true>(grid, w, 32.0F, present(g), exists_, tile_ + size_t{g} * 256,
-                        high + size_t{g} * 128);
-      store_bytes(multipliers_ + size_t{g} * kRows,
+      const kernels::PackedStep step = step_of(g);
+      store_group<true>(grid, w, 32.0F, present(g), exists_, g % 2 * 4, tile_ + step.low,
+                        tile_ + step.high);
+      store_bytes(scales_ + step.scales + size_t{g % 2} * kRows,
                   __builtin_convertvector(best, Integer) & exists_);
     }
     store_scales(row_scale);
@@ -371,7 +378,8 @@ class Lanes {
   const float* weights_;
   float* fits_;
   uint8_t* tile_;
-  uint8_t* multipliers_;
+  uint8_t* scales_;
+  uint32_t steps_;
   float* row_scales_;
   uint32_t groups_;
   Integer exists_{};
@@ -380,17 +388,14 @@ class Lanes {
 TANDEM_TARGET bool quantize_tile(const TileShape& shape, TileScratch& scratch, uint8_t* tile,
                                  float* row_scales) {
   if (shape.format != kernels::WeightFormat::k8) {
-    // What the groups don't write: a last half of 64 columns, and the end of the multipliers.
-    const uint32_t padded = kernels::padded_columns(shape.columns);
+    // What the groups don't write lies in the last block: a last half of 64 columns, and what
+    // follows the multipliers.
+    const uint32_t steps = kernels::padded_columns(shape.columns) / kernels::kColumnPad;
+    const uint32_t in_block = shape.format == kernels::WeightFormat::k4 ? 4 : 2;
     const uint64_t bytes = kernels::PackedMatrix::tile_bytes(shape.format, shape.columns);
-    const uint64_t scales = kernels::PackedMatrix::scales_offset(shape.format, shape.columns);
-    const uint32_t groups = (shape.columns + kGroup - 1) / kGroup;
-    std::memset(tile + uint64_t{groups} * 256, 0, uint64_t{padded} * 8 - uint64_t{groups} * 256);
-    if (shape.format == kernels::WeightFormat::k6) {
-      std::memset(tile + kernels::PackedMatrix::high_offset(shape.columns) + uint64_t{groups} * 128,
-                  0, uint64_t{padded} * 4 - uint64_t{groups} * 128);
-    }
-    std::memset(tile + scales, 0, bytes - scales);
+    const uint64_t last =
+        kernels::PackedStep::at(shape.format, steps, (steps - 1) / in_block * in_block).scales;
+    std::memset(tile + last, 0, bytes - last);
   }
   for (uint32_t first = 0; first < kRows; first += TANDEM_LANES) {
     Lanes lanes(shape, scratch, first, tile, row_scales);

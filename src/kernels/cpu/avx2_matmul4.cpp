@@ -12,9 +12,8 @@
 namespace tandem::kernels::cpu::avx2 {
 namespace {
 
-constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
-constexpr size_t kStepX = 128;      // of planes for 64 columns
-constexpr uint32_t kSegment = 64;   // steps until a sum is widened
+constexpr size_t kStepX = 128;     // of planes for 64 columns
+constexpr uint32_t kSegment = 64;  // steps until a sum is widened
 
 // Eight bytes as 32-bit integers.
 TANDEM_AVX2 inline __m256i widen(const uint8_t* bytes) {
@@ -31,7 +30,7 @@ TANDEM_AVX2 inline __m256i combine_planes(__m128i low, __m128i high) {
                           _mm256_slli_epi64(_mm256_cvtepi32_epi64(high), 8));
 }
 
-// The multipliers of 64 columns for eight rows: a group's scale twice, and 8 minimum of both
+// The multipliers of a step for eight rows: a group's scale twice, and 8 minimum of both
 // groups, as pairs of 16 bits.
 struct Multipliers {
   __m256i scale[2];
@@ -39,11 +38,11 @@ struct Multipliers {
 };
 
 template <WeightFormat Format>
-TANDEM_AVX2 inline Multipliers multipliers(const uint8_t* scales, size_t step, int half) {
+TANDEM_AVX2 inline Multipliers multipliers(const uint8_t* scales, int half) {
   __m256i scale[2];
   __m256i minimum[2];
   if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + step * 48 + half * 8;
+    const uint8_t* own = scales + half * 8;
     const __m256i rest = widen(own + 32);
     const __m256i high[2] = {_mm256_and_si256(rest, _mm256_set1_epi32(15)),
                              _mm256_srli_epi32(rest, 4)};
@@ -54,7 +53,7 @@ TANDEM_AVX2 inline Multipliers multipliers(const uint8_t* scales, size_t step, i
     }
   } else {
     for (int g = 0; g < 2; ++g) {
-      scale[g] = widen(scales + step * 32 + g * 16 + half * 8);
+      scale[g] = widen(scales + g * 16 + half * 8);
       minimum[g] = _mm256_slli_epi32(scale[g], 2);
     }
   }
@@ -100,8 +99,6 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
   const uint8_t* x = o.in.prepared.data() + token * token_bytes;
   const uint8_t* plane_sums = x + size_t{o.in.padded} * 2;
   const uint8_t* w = o.matrix.tile(tile);
-  const uint8_t* high_bits = w + PackedMatrix::high_offset(o.matrix.columns);
-  const uint8_t* scales = w + PackedMatrix::scales_offset(Format, o.matrix.columns);
   const uint32_t steps = o.in.padded / 64;
   __m256i total[Tokens][4];
   for (int t = 0; t < Tokens; ++t) {
@@ -117,13 +114,15 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
       high[t][0] = high[t][1] = _mm256_setzero_si256();
     }
     for (size_t step = begin; step < end; ++step) {
-#pragma GCC unroll 8
-      for (int line = 0; line < 8; ++line) touch(ahead + step * kStepBytes + line * 64);
+      const PackedStep place = PackedStep::at(Format, steps, step);
+      constexpr size_t kLines = Format == WeightFormat::k4 ? 9 : 13;
+#pragma GCC unroll 13
+      for (size_t line = 0; line < kLines; ++line) touch(ahead + place.low + line * 64);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const uint8_t* weights = w + step * kStepBytes + half * 32;
-        const uint8_t* tops = high_bits + step * 256 + half * 32;
-        const Multipliers m = multipliers<Format>(scales, step, half);
+        const uint8_t* weights = w + place.low + half * 32;
+        const uint8_t* tops = w + place.high + half * 32;
+        const Multipliers m = multipliers<Format>(w + place.scales, half);
 #pragma GCC unroll 2
         for (int g = 0; g < 2; ++g) {
           __m256i group_low[Tokens];
@@ -138,7 +137,9 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
             const int chunk = g * 4 + c;
             __m256i first;
             __m256i second;
-            unpack<Format>(weights + chunk * 64, tops + chunk / 2 * 64, chunk, first, second);
+            unpack<Format>(weights + PackedStep::low_of(Format, static_cast<size_t>(chunk)),
+                           tops + PackedStep::high_of(static_cast<size_t>(chunk)), chunk, first,
+                           second);
 #pragma GCC unroll 4
             for (int t = 0; t < Tokens; ++t) {
               const uint8_t* planes = x + t * token_bytes + step * kStepX + chunk * 16;

@@ -33,6 +33,9 @@ void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile
 void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
 
+/// matmul4 of one token and 4-bit weights.
+void matvec4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out);
 /// matmul4 by panels of weights expanded to 16 bits: the way for so many tokens that expanding them
 /// costs little.
 void matmul_panels(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,

@@ -14,29 +14,25 @@ namespace {
 constexpr size_t kStepX = 128;     // of planes for 64 columns
 constexpr uint32_t kSegment = 64;  // steps until a sum is widened
 
-// Of each step's eight cache lines of quants a block touches those from `first` to `last`: blocks
-// of other tokens touch the others.
+// Of each step's cache lines of quants a block touches those from `first` to `last`: blocks of
+// other tokens touch the others.
 struct Share {
   uint32_t first;
   uint32_t last;
 };
 
 template <WeightFormat Format, int Tiles>
-TANDEM_AVX512 inline void touch_step(const Ahead& ahead, const Share& share, uint32_t columns,
+TANDEM_AVX512 inline void touch_step(const Ahead& ahead, const Share& share, uint32_t steps,
                                      size_t tile_bytes, size_t step) {
   const uint8_t* tile = ahead.at<Tiles>(step, tile_bytes);
+  const PackedStep place = PackedStep::at(Format, steps, step);
+  const size_t quants = Format == WeightFormat::k4 ? place.low : place.high;
 #pragma GCC unroll 2
   for (int r = 0; r < Tiles; ++r, tile += tile_bytes) {
     for (uint32_t line = share.first; line < share.last; ++line) {
-      touch(tile + step * kStepBytes + line * 64);
+      touch(tile + quants + line * 64);
     }
-    if constexpr (Format == WeightFormat::k6) {
-      const uint8_t* high = tile + PackedMatrix::high_offset(columns) + step * kStepHighBytes;
-      for (uint32_t line = share.first / 2; line < share.last / 2; ++line) touch(high + line * 64);
-    }
-    if (share.first == 0) {
-      touch(tile + PackedMatrix::scales_offset(Format, columns) + step * kStepScaleBytes<Format>);
-    }
+    if (share.first == 0) touch(tile + place.scales);
   }
 }
 
@@ -48,8 +44,8 @@ struct Multipliers {
 };
 
 template <WeightFormat Format>
-TANDEM_AVX512 inline Multipliers multipliers(const uint8_t* scales, size_t step) {
-  const GroupMultipliers m = group_multipliers<Format>(scales, step);
+TANDEM_AVX512 inline Multipliers multipliers(const uint8_t* scales) {
+  const GroupMultipliers m = group_multipliers<Format>(scales);
   const __m512i both = _mm512_or_si512(m.minimum[0], _mm512_slli_epi32(m.minimum[1], 16));
   return {{m.scale[0], m.scale[1]},
           _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 3))};
@@ -65,7 +61,7 @@ TANDEM_AVX512 inline void unpack(const uint8_t* low, const uint8_t* high, size_t
   second = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
   if constexpr (Format == WeightFormat::k6) {
     const __m512i top = _mm512_set1_epi8(0x30);
-    const __m512i bits = _mm512_loadu_si512(high + chunk / 2 * 64);
+    const __m512i bits = _mm512_loadu_si512(high + PackedStep::high_of(chunk));
     if (chunk % 2 == 0) {
       first = _mm512_or_si512(first, _mm512_and_si512(_mm512_slli_epi16(bits, 4), top));
       second = _mm512_or_si512(second, _mm512_and_si512(_mm512_slli_epi16(bits, 2), top));
@@ -101,8 +97,6 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
   const uint8_t* w = o.matrix.tile(tile);
   const size_t tile_bytes = o.matrix.tile_bytes();
-  const uint8_t* high_bits = w + PackedMatrix::high_offset(o.matrix.columns);
-  const uint8_t* scales = w + PackedMatrix::scales_offset(Format, o.matrix.columns);
   const uint32_t steps = o.in.padded / 64;
   __m512i total[Tokens][Tiles][2] = {};
   for (uint32_t begin = 0; begin < steps; begin += kSegment) {
@@ -110,10 +104,13 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
     __m512i low[Tokens][Tiles] = {};
     __m512i high[Tokens][Tiles] = {};
     for (size_t step = begin; step < end; ++step) {
-      touch_step<Format, Tiles>(ahead, share, o.matrix.columns, tile_bytes, step);
+      // One token reads one stream, which the processor fetches ahead better if nothing else is
+      // touched.
+      if constexpr (!kApart) touch_step<Format, Tiles>(ahead, share, steps, tile_bytes, step);
+      const PackedStep place = PackedStep::at(Format, steps, step);
       Multipliers m[Tiles];
 #pragma GCC unroll 2
-      for (int r = 0; r < Tiles; ++r) m[r] = multipliers<Format>(scales + r * tile_bytes, step);
+      for (int r = 0; r < Tiles; ++r) m[r] = multipliers<Format>(w + r * tile_bytes + place.scales);
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         __m512i group_low[Tokens][Tiles];
@@ -135,14 +132,14 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const int chunk = g * 4 + c;
+          const auto chunk = static_cast<size_t>(g * 4 + c);
           __m512i first[Tiles];
           __m512i second[Tiles];
 #pragma GCC unroll 2
           for (int r = 0; r < Tiles; ++r) {
-            unpack<Format>(w + r * tile_bytes + step * kStepBytes + chunk * 64,
-                           high_bits + r * tile_bytes + step * kStepHighBytes, chunk, first[r],
-                           second[r]);
+            const uint8_t* bytes = w + r * tile_bytes;
+            unpack<Format>(bytes + place.low + PackedStep::low_of(Format, chunk),
+                           bytes + place.high, chunk, first[r], second[r]);
           }
 #pragma GCC unroll 12
           for (int t = 0; t < Tokens; ++t) {
@@ -212,14 +209,15 @@ constexpr Block kBlocks[2][kMostTokens] = {
 template <WeightFormat Format>
 void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
+  constexpr uint32_t kLines = kStepBytes<Format> / 64;
   const uint32_t wide = o.in.tokens > 1 ? 2 : 1;
   for (uint32_t tile = tile_begin; tile < tile_end;) {
     const uint32_t tiles = tile_end - tile >= wide ? wide : 1;
-    const Ahead ahead = look_ahead(o.matrix, tile, tiles, o.in.padded / 64, kStepBytes);
+    const Ahead ahead = look_ahead(o.matrix, tile, tiles, o.in.padded / 64, kStepBytes<Format>);
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (o.in.tokens - token) / (blocks - b);
-      const Share share{8 * b / blocks, 8 * (b + 1) / blocks};
+      const Share share{kLines * b / blocks, kLines * (b + 1) / blocks};
       kBlocks<Format>[tiles - 1][tokens - 1](o, tile, token, ahead, share);
       token += tokens;
     }
@@ -236,6 +234,9 @@ void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile
       matrix.format == WeightFormat::k4 ? kFewestPanelTokens : 2 * kFewestPanelTokens;
   if (in.tokens >= for_panels) {
     return matmul_panels(matrix, in, tile_begin, tile_end, bias, out, stride);
+  }
+  if (matrix.format == WeightFormat::k4 && in.tokens == 1) {
+    return matvec4(matrix, in, tile_begin, tile_end, bias, out);
   }
   const MatmulOutput o{matrix, in, bias, out, stride};
   if (matrix.format == WeightFormat::k4) {

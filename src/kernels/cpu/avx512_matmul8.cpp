@@ -39,7 +39,8 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
       __m512i weights[Tiles];
 #pragma GCC unroll 4
       for (int r = 0; r < Tiles; ++r) {
-        touch(ahead[r] + s * 64);
+        // A lone stream the processor fetches ahead itself, and better than with touches.
+        if constexpr (Tokens * Tiles > 1) touch(ahead[r] + s * 64);
         weights[r] = _mm512_load_si512(w + r * tile_bytes + s * 64);
       }
 #pragma GCC unroll 12
@@ -98,11 +99,9 @@ void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (in.tokens - token) / (blocks - b);
-      // One block streams the weights and touches what comes next: for one token and tile the same
-      // stream 2 KB ahead (further, and the hardware's own prefetching gets out of step: measured,
-      // 4 KB cost up to a third), otherwise the next tiles. Of several blocks, each touches one.
+      // One block streams the weights and touches the next tiles. Of several blocks, each touches
+      // one.
       const uint8_t* ahead[2] = {matrix.tile(tile + tiles), matrix.tile(tile + tiles + 1)};
-      if (wide == 1) ahead[0] = matrix.tile(tile) + 2048;
       if (blocks > 1) {
         for (uint32_t r = 0; r < 2; ++r) {
           if (r != b) ahead[r] = matrix.tile(tile);

@@ -1,5 +1,4 @@
-// What the products of 4- and 6-bit weights share: where a step of 64 columns lies in a tile, and
-// the multipliers of its two groups.
+// What the products of 4- and 6-bit weights share: the multipliers of a step's two groups.
 #pragma once
 
 #if defined(__x86_64__)
@@ -10,15 +9,14 @@ namespace tandem::kernels::cpu::avx512 {
 
 namespace {
 
-inline constexpr size_t kStepBytes = 512;      // of low bits for 64 columns
-inline constexpr size_t kStepHighBytes = 256;  // of high bits (6-bit weights)
-template <WeightFormat Format>
-inline constexpr size_t kStepScaleBytes = Format == WeightFormat::k4 ? 48 : 32;
-
 // 16 bytes as 32-bit integers.
 TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
+
+// Bytes of a step's quants, lines of the cache all of them.
+template <WeightFormat Format>
+inline constexpr size_t kStepBytes = Format == WeightFormat::k4 ? 512 : 768;
 
 // Scale and minimum of a step's two groups, 16 rows each, as 32-bit integers.
 struct GroupMultipliers {
@@ -27,13 +25,12 @@ struct GroupMultipliers {
 };
 
 template <WeightFormat Format>
-TANDEM_AVX512 inline GroupMultipliers group_multipliers(const uint8_t* scales, size_t step) {
+TANDEM_AVX512 inline GroupMultipliers group_multipliers(const uint8_t* scales) {
   GroupMultipliers m;
   if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + step * kStepScaleBytes<Format>;
-    const __m512i rest = widen(own + 32);
+    const __m512i rest = widen(scales + 32);
     for (int g = 0; g < 2; ++g) {
-      const __m512i byte = widen(own + g * 16);
+      const __m512i byte = widen(scales + g * 16);
       const __m512i high =
           g == 0 ? _mm512_and_si512(rest, _mm512_set1_epi32(15)) : _mm512_srli_epi32(rest, 4);
       m.scale[g] = _mm512_and_si512(byte, _mm512_set1_epi32(63));
@@ -41,7 +38,7 @@ TANDEM_AVX512 inline GroupMultipliers group_multipliers(const uint8_t* scales, s
     }
   } else {
     for (int g = 0; g < 2; ++g) {
-      m.scale[g] = widen(scales + step * 32 + g * 16);
+      m.scale[g] = widen(scales + g * 16);
       m.minimum[g] = _mm512_slli_epi32(m.scale[g], 2);
     }
   }

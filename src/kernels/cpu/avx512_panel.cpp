@@ -50,12 +50,12 @@ TANDEM_AVX512 inline __m512i twice(__m512i x) {
 // The 64 columns of a tile's step as 32 vectors of 16-bit pairs, `stride` vectors apart. Returns
 // each row's sum of magnitudes.
 template <WeightFormat Format>
-TANDEM_AVX512 __m512i expand(const uint8_t* tile, uint32_t columns, size_t step, int16_t* out,
+TANDEM_AVX512 __m512i expand(const uint8_t* tile, uint32_t steps, size_t step, int16_t* out,
                              size_t stride) {
-  const uint8_t* low = tile + step * kStepBytes;
-  const uint8_t* high = tile + PackedMatrix::high_offset(columns) + step * kStepHighBytes;
-  const uint8_t* scales = tile + PackedMatrix::scales_offset(Format, columns);
-  const GroupMultipliers m = group_multipliers<Format>(scales, step);
+  const PackedStep place = PackedStep::at(Format, steps, step);
+  const uint8_t* low = tile + place.low;
+  const uint8_t* high = tile + place.high;
+  const GroupMultipliers m = group_multipliers<Format>(tile + place.scales);
   const __m512i nibble = _mm512_set1_epi16(15);
   const __m512i top = _mm512_set1_epi16(0x30);
   const __m512i ones = _mm512_set1_epi16(1);
@@ -66,14 +66,14 @@ TANDEM_AVX512 __m512i expand(const uint8_t* tile, uint32_t columns, size_t step,
                                                       : _mm512_slli_epi16(scale, 5);
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-      const int chunk = g * 4 + c;
-      const __m512i bytes = _mm512_load_si512(low + chunk * 64);
+      const auto chunk = static_cast<size_t>(g * 4 + c);
+      const __m512i bytes = _mm512_load_si512(low + PackedStep::low_of(Format, chunk));
       // Columns (0, 2), (4, 6), (1, 3) and (5, 7) of the chunk.
       __m512i pairs[4] = {
           _mm512_and_si512(bytes, nibble), _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble),
           _mm512_and_si512(_mm512_srli_epi16(bytes, 8), nibble), _mm512_srli_epi16(bytes, 12)};
       if constexpr (Format == WeightFormat::k6) {
-        const __m512i bits = _mm512_load_si512(high + chunk / 2 * 64);
+        const __m512i bits = _mm512_load_si512(high + PackedStep::high_of(chunk));
         __m512i parts[4];
         if (chunk % 2 == 0) {
           parts[0] = _mm512_slli_epi16(bits, 4);
@@ -171,8 +171,8 @@ TANDEM_AVX512 Panel make_panel(const PackedMatrix& matrix, uint32_t tile, uint32
   for (uint32_t s = 0; s < steps; ++s) {
     for (uint32_t r = 0; r < Tiles; ++r) {
       const __m512i magnitudes =
-          expand<Format>(matrix.tile(tile + r), matrix.columns, begin + s,
-                         weights + (size_t{s} * kPairs * Tiles + r) * 32, Tiles);
+          expand<Format>(matrix.tile(tile + r), padded_columns(matrix.columns) / kColumnPad,
+                         begin + s, weights + (size_t{s} * kPairs * Tiles + r) * 32, Tiles);
       most = _mm512_max_epi32(most, magnitudes);
       total[r] = _mm512_add_epi32(total[r], magnitudes);
     }
@@ -192,19 +192,11 @@ TANDEM_AVX512 Panel make_panel(const PackedMatrix& matrix, uint32_t tile, uint32
 template <WeightFormat Format, int Tiles>
 TANDEM_AVX512 void touch_panel(const PackedMatrix& matrix, uint32_t tile, uint32_t begin,
                                uint32_t steps) {
-  const uint32_t columns = matrix.columns;
+  const size_t from = matrix.step(begin).scales;
+  const size_t to = matrix.step(begin + steps - 1).low + kStepBytes<Format>;
   for (uint32_t r = 0; r < Tiles; ++r) {
     const uint8_t* data = matrix.tile(tile + r);
-    const auto touch_range = [&](size_t from, size_t bytes) {
-      for (size_t i = 0; i < bytes; i += 64) touch(data + from + i);
-    };
-    touch_range(begin * kStepBytes, steps * kStepBytes);
-    if constexpr (Format == WeightFormat::k6) {
-      touch_range(PackedMatrix::high_offset(columns) + begin * kStepHighBytes,
-                  steps * kStepHighBytes);
-    }
-    touch_range(PackedMatrix::scales_offset(Format, columns) + begin * kStepScaleBytes<Format>,
-                steps * kStepScaleBytes<Format>);
+    for (size_t i = from / 64 * 64; i < to; i += 64) touch(data + i);
   }
 }
 

@@ -27,6 +27,8 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
       for (int q = 0; q < Quads; ++q) low[t][q] = high[t][q] = vdupq_n_s32(0);
     }
     for (size_t step = begin; step < end; ++step) {
+      const PackedPart::Step bytes = w.step<Format>(step);
+      const uint8_t* soon = ahead + (bytes.low - w.tile);
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         int32x4_t group_low[Tokens][Quads];
@@ -38,14 +40,14 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const int chunk = g * 4 + c;
-          if (quad == 0) touch(ahead + step * kStepBytes + chunk * 64);
+          const auto chunk = static_cast<size_t>(g * 4 + c);
+          if (quad == 0) touch(soon + PackedStep::low_of(Format, chunk));
           int8x16_t first[Quads];
           int8x16_t second[Quads];
 #pragma GCC unroll 4
           for (int q = 0; q < Quads; ++q) {
-            unpack<Format>(w.low + step * kStepBytes + chunk * 64 + q * 16,
-                           w.high + step * 256 + chunk / 2 * 64 + q * 16, chunk, first[q],
+            unpack<Format>(bytes.low + PackedStep::low_of(Format, chunk) + q * 16,
+                           bytes.high + PackedStep::high_of(chunk) + q * 16, chunk, first[q],
                            second[q]);
           }
 #pragma GCC unroll 4
@@ -65,7 +67,7 @@ TANDEM_DOTPROD void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, ui
           }
         }
         int32x4_t scale[Quads];
-        widen<Quads>(load_scales<Format, Quads>(w.scales, step, static_cast<size_t>(g)), scale);
+        widen<Quads>(load_scales<Format, Quads>(bytes.scales, static_cast<size_t>(g)), scale);
 #pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 4

@@ -35,6 +35,8 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
       for (int p = 0; p < kPairs; ++p) sums[t][p] = vdupq_n_s32(0);
     }
     for (size_t step = begin; step < end; ++step) {
+      const PackedPart::Step bytes = w.step<Format>(step);
+      const uint8_t* soon = ahead + (bytes.low - w.tile);
 #pragma GCC unroll 2
       for (int g = 0; g < 2; ++g) {
         int32x4_t group[Tokens][kPairs];
@@ -45,15 +47,15 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const int chunk = g * 4 + c;
-          if (quad == 0) touch(ahead + step * kStepBytes + chunk * 64);
+          const auto chunk = static_cast<size_t>(g * 4 + c);
+          if (quad == 0) touch(soon + PackedStep::low_of(Format, chunk));
           int8x16_t pairs[kPairs];
 #pragma GCC unroll 4
           for (int q = 0; q < Quads; ++q) {
             int8x16_t first;
             int8x16_t second;
-            unpack<Format>(w.low + step * kStepBytes + chunk * 64 + q * 16,
-                           w.high + step * 256 + chunk / 2 * 64 + q * 16, chunk, first, second);
+            unpack<Format>(bytes.low + PackedStep::low_of(Format, chunk) + q * 16,
+                           bytes.high + PackedStep::high_of(chunk) + q * 16, chunk, first, second);
             const int32x4_t a = vreinterpretq_s32_s8(first);
             const int32x4_t b = vreinterpretq_s32_s8(second);
             pairs[2 * q] = vreinterpretq_s8_s32(vzip1q_s32(a, b));
@@ -70,8 +72,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
           }
         }
         int32x4_t scale[kPairs];
-        widen_pairs<Quads>(load_scales<Format, Quads>(w.scales, step, static_cast<size_t>(g)),
-                           scale);
+        widen_pairs<Quads>(load_scales<Format, Quads>(bytes.scales, static_cast<size_t>(g)), scale);
 #pragma GCC unroll 4
         for (int t = 0; t < Tokens; ++t) {
 #pragma GCC unroll 8

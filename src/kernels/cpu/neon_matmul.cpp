@@ -40,23 +40,23 @@ inline void spread(uint8x16_t rows, int16x8_t* quads) {
   quads[3] = vreinterpretq_s16_s64(vdupq_laneq_s64(upper, 1));
 }
 
+// `scales` are those of the group's step.
 template <WeightFormat Format>
 inline void read_multipliers(const uint8_t* scales, uint32_t group, Multipliers& m) {
   if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + group / 2 * 48;
-    const uint8x16_t byte = vld1q_u8(own + group % 2 * kTileRows);
-    const uint8x16_t rest = vld1q_u8(own + 32);
+    const uint8x16_t byte = vld1q_u8(scales + group % 2 * kTileRows);
+    const uint8x16_t rest = vld1q_u8(scales + 32);
     const uint8x16_t high = group % 2 == 0 ? vshlq_n_u8(rest, 2) : vshrq_n_u8(rest, 2);
     spread(vandq_u8(byte, vdupq_n_u8(63)), m.scale);
     spread(vorrq_u8(vshrq_n_u8(byte, 6), vandq_u8(high, vdupq_n_u8(0x3c))), m.offset);
     for (int q = 0; q < kQuads; ++q) m.offset[q] = vnegq_s16(vshlq_n_s16(m.offset[q], 3));
   } else {
-    spread(vld1q_u8(scales + size_t{group} * kTileRows), m.scale);
+    spread(vld1q_u8(scales + group % 2 * kTileRows), m.scale);
     for (int q = 0; q < kQuads; ++q) m.offset[q] = vnegq_s16(vshlq_n_s16(m.scale[q], 5));
   }
 }
 
-// Where a tile's bytes lie.
+// Where the bytes of a tile, or of one of its steps (4 and 6 bits), lie.
 struct Tile {
   const uint8_t* low;
   const uint8_t* high;
@@ -69,11 +69,12 @@ inline void unpack(const Tile& tile, size_t k, int quad, uint8x16_t& first, uint
     first = vld1q_u8(tile.low + k * kTileRows + quad * 16);
     second = vld1q_u8(tile.low + k * kTileRows + 64 + quad * 16);
   } else {
-    const uint8x16_t bytes = vld1q_u8(tile.low + k * 8 + quad * 16);
+    const uint8x16_t bytes =
+        vld1q_u8(tile.low + PackedStep::low_of(Format, k % 64 / 8) + quad * 16);
     first = vandq_u8(bytes, vdupq_n_u8(15));
     second = vshrq_n_u8(bytes, 4);
     if constexpr (Format == WeightFormat::k6) {
-      const uint8x16_t bits = vld1q_u8(tile.high + k / 16 * 64 + quad * 16);
+      const uint8x16_t bits = vld1q_u8(tile.high + PackedStep::high_of(k % 64 / 8) + quad * 16);
       const uint8x16_t top = vdupq_n_u8(0x30);
       if (k % 16 == 0) {
         first = vorrq_u8(first, vandq_u8(vshlq_n_u8(bits, 4), top));
@@ -115,8 +116,8 @@ void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* 
   const size_t padded = o.in.padded;
   const int16_t* x = o.in.values.data() + token * padded;
   const uint8_t* w = o.matrix.tile(tile);
-  const Tile bytes{w, w + PackedMatrix::high_offset(o.matrix.columns)};
-  const uint8_t* scales = w + PackedMatrix::scales_offset(Format, o.matrix.columns);
+  const auto steps = static_cast<uint32_t>(padded / 64);
+  Tile bytes{w, w};
   constexpr size_t kAheadBytes = Format == WeightFormat::k8 ? 16 : 8;  // a column
   Sums total[Tokens][kQuads];
   for (int t = 0; t < Tokens; ++t) {
@@ -134,7 +135,9 @@ void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* 
     for (uint32_t part = begin; part < end; part += kPart) {
       if constexpr (Format != WeightFormat::k8) {
         if (part % arithmetic::kGroup == 0) {
-          read_multipliers<Format>(scales, part / arithmetic::kGroup, m);
+          const PackedStep place = PackedStep::at(Format, steps, part / 64);
+          bytes = {w + place.low, w + place.high};
+          read_multipliers<Format>(w + place.scales, part / arithmetic::kGroup, m);
         }
       }
 #pragma GCC unroll 2

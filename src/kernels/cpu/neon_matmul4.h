@@ -14,23 +14,34 @@
 namespace tandem::kernels::cpu::neon {
 namespace {
 
-inline constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
-inline constexpr size_t kStepX = 128;      // of planes for 64 columns
+inline constexpr size_t kStepX = 128;  // of planes for 64 columns
 // Steps of 64 columns until a sum is widened.
 template <WeightFormat Format>
 inline constexpr uint32_t kSegment = Format == WeightFormat::k4 ? 64 : 16;
 
-// Where a part of a tile lies: `Quads` quads from `quad` on.
+// A part of a tile: its quads from `quad` on.
 struct PackedPart {
-  const uint8_t* low;     // [chunk of 8 columns][64 bytes]
-  const uint8_t* high;    // 6 bits: [2 chunks][64 bytes]
-  const uint8_t* scales;  // from the part's first row on
+  struct Step {
+    const uint8_t* low;     // [chunk of 8 columns][64 bytes]
+    const uint8_t* high;    // 6 bits: [2 chunks][64 bytes]
+    const uint8_t* scales;  // from the part's first row on
+  };
 
-  PackedPart(const PackedMatrix& matrix, uint32_t tile, uint32_t quad)
-      : low(matrix.tile(tile) + size_t{quad} * 16),
-        high(low + PackedMatrix::high_offset(matrix.columns)),
-        scales(matrix.tile(tile) + PackedMatrix::scales_offset(matrix.format, matrix.columns) +
-               size_t{quad} * 4) {}
+  const uint8_t* tile;
+  uint32_t steps;
+  uint32_t quad;
+
+  PackedPart(const PackedMatrix& matrix, uint32_t index, uint32_t first_quad)
+      : tile(matrix.tile(index)),
+        steps(padded_columns(matrix.columns) / kColumnPad),
+        quad(first_quad) {}
+
+  template <WeightFormat Format>
+  [[nodiscard]] Step step(size_t index) const {
+    const PackedStep place = PackedStep::at(Format, steps, index);
+    const uint8_t* values = tile + size_t{quad} * 16;
+    return {values + place.low, values + place.high, tile + place.scales + size_t{quad} * 4};
+  }
 };
 
 // A byte a row of a part; no byte past its rows is read.
@@ -45,12 +56,11 @@ inline uint8x16_t load_rows(const uint8_t* bytes) {
 }
 
 template <WeightFormat Format, int Quads>
-inline uint8x16_t load_scales(const uint8_t* scales, size_t step, size_t group) {
+inline uint8x16_t load_scales(const uint8_t* scales, size_t group) {
   if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + step * 48 + group * kTileRows;
-    return vandq_u8(load_rows<Quads>(own), vdupq_n_u8(63));
+    return vandq_u8(load_rows<Quads>(scales + group * kTileRows), vdupq_n_u8(63));
   } else {
-    return load_rows<Quads>(scales + step * 32 + group * kTileRows);
+    return load_rows<Quads>(scales + group * kTileRows);
   }
 }
 
@@ -69,7 +79,7 @@ inline void widen(uint8x16_t bytes, int32x4_t* vectors) {
 // Quants of a quad of a chunk, at 6 bits 4 (q - 32): its columns 0 to 3 and 4 to 7, bytes
 // [row][column].
 template <WeightFormat Format>
-inline void unpack(const uint8_t* low, const uint8_t* high, int chunk, int8x16_t& first,
+inline void unpack(const uint8_t* low, const uint8_t* high, size_t chunk, int8x16_t& first,
                    int8x16_t& second) {
   const uint8x16_t bytes = vld1q_u8(low);
   uint8x16_t lower;
@@ -124,7 +134,7 @@ inline void start_totals(const PackedPart& part, const Prepared& x, uint32_t ste
       for (int q = 0; q < Quads; ++q) sums[t][q] = vdupq_n_s32(0);
     }
     for (size_t step = begin; step < end; ++step) {
-      const uint8_t* own = part.scales + step * 48;
+      const uint8_t* own = part.step<Format>(step).scales;
       const uint8x16_t rest = load_rows<Quads>(own + 2 * kTileRows);
       const uint8x16_t high[2] = {vshlq_n_u8(rest, 2), vshrq_n_u8(rest, 2)};
 #pragma GCC unroll 2

@@ -15,8 +15,6 @@
 namespace tandem::kernels::cpu::simd128 {
 namespace {
 
-constexpr size_t kStepBytes = 512;  // of low bits for 64 columns
-
 // Four bytes as 32-bit integers.
 inline v128_t widen(const uint8_t* bytes) {
   return wasm_u32x4_extend_low_u16x8(wasm_u16x8_extend_low_u8x16(wasm_v128_load32_zero(bytes)));
@@ -28,10 +26,11 @@ struct Multipliers {
   v128_t minimum;  // 4 bits: times 8
 };
 
+// `scales` are those of the group's step.
 template <WeightFormat Format>
 inline Multipliers multipliers(const uint8_t* scales, uint32_t group, uint32_t quarter) {
   if constexpr (Format == WeightFormat::k4) {
-    const uint8_t* own = scales + group / 2 * 48 + quarter * 4;
+    const uint8_t* own = scales + quarter * 4;
     const v128_t byte = widen(own + group % 2 * 16);
     const v128_t rest = widen(own + 32);
     const v128_t high =
@@ -39,7 +38,7 @@ inline Multipliers multipliers(const uint8_t* scales, uint32_t group, uint32_t q
     const v128_t minimum = wasm_v128_or(wasm_u32x4_shr(byte, 6), wasm_i32x4_shl(high, 2));
     return {wasm_v128_and(byte, wasm_i32x4_const_splat(63)), wasm_i32x4_shl(minimum, 3)};
   } else {
-    return {widen(scales + group * 16 + quarter * 4), wasm_i32x4_const_splat(0)};
+    return {widen(scales + group % 2 * 16 + quarter * 4), wasm_i32x4_const_splat(0)};
   }
 }
 
@@ -77,10 +76,7 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
   const size_t sum_bytes = prepared_bytes(o.in.padded);
   const int16_t* x = o.in.values.data() + token * padded;
   const uint8_t* group_sums = o.in.prepared.data() + token * sum_bytes;
-  const uint8_t* w = o.matrix.tile(tile) + quarter * 16;
-  const uint8_t* high_bits = w + PackedMatrix::high_offset(o.matrix.columns);
-  const uint8_t* scales =
-      o.matrix.tile(tile) + PackedMatrix::scales_offset(Format, o.matrix.columns);
+  const uint8_t* w = o.matrix.tile(tile);
   const uint32_t steps = o.in.padded / 64;
   v128_t total[Tokens][Quarters][2];
   for (uint32_t t = 0; t < Tokens; ++t) {
@@ -91,6 +87,9 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
   const v128_t nibble = held16(15);
   const v128_t top = held16(0x30);
   for (uint32_t step = 0; step < steps; ++step) {
+    const PackedStep packed = PackedStep::at(Format, steps, step);
+    const uint8_t* low = w + packed.low + quarter * 16;
+    const uint8_t* high_bits = w + packed.high + quarter * 16;
     v128_t both[Tokens][Quarters];
 #pragma clang loop unroll(full)
     for (uint32_t g = 0; g < 2; ++g) {
@@ -118,12 +117,12 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
             const size_t place = q * 16 + half * 8;
             const v128_t high =
                 Format == WeightFormat::k6
-                    ? wasm_u16x8_load8x8(high_bits + step * 256 + chunk / 2 * 64 + place)
+                    ? wasm_u16x8_load8x8(high_bits + PackedStep::high_of(chunk) + place)
                     : wasm_i16x8_const_splat(0);
             v128_t first;
             v128_t second;
-            unpack<Format>(w + step * kStepBytes + chunk * 64 + place, high, chunk, nibble, top,
-                           first, second);
+            unpack<Format>(low + PackedStep::low_of(Format, chunk) + place, high, chunk, nibble,
+                           top, first, second);
 #pragma clang loop unroll(full)
             for (uint32_t t = 0; t < Tokens; ++t) {
               v128_t& sum = sums[t][q][half];
@@ -135,7 +134,7 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
       }
 #pragma clang loop unroll(full)
       for (uint32_t q = 0; q < Quarters; ++q) {
-        const Multipliers m = multipliers<Format>(scales, step * 2 + g, quarter + q);
+        const Multipliers m = multipliers<Format>(w + packed.scales, g, quarter + q);
 #pragma clang loop unroll(full)
         for (uint32_t t = 0; t < Tokens; ++t) {
           int32_t sum;

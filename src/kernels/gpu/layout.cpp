@@ -7,9 +7,11 @@ namespace {
 
 using arithmetic::kGroup;
 
-// The CPU's byte of a column: low four bits of quants k and k + 4 of a chunk of 8.
-uint32_t nibble(const uint8_t* tile, uint32_t k, uint32_t lane) {
-  const uint8_t byte = tile[k / 8 * 64 + lane * 4 + k % 4];
+// Low four bits of a column's quant; a byte of the CPU's holds those of k and k + 4 of a chunk
+// of 8.
+uint32_t nibble(const PackedMatrix& matrix, const uint8_t* tile, uint32_t k, uint32_t lane) {
+  const uint8_t byte = tile[matrix.step(k / 64).low +
+                            PackedStep::low_of(matrix.format, k % 64 / 8) + lane * 4 + k % 4];
   return k % 8 >= 4 ? byte >> 4U : byte & 15U;
 }
 
@@ -30,19 +32,19 @@ void convert_nibbles(const PackedMatrix& matrix, uint32_t row, Weights& weights)
   for (uint32_t group = 0; group < weights.padded / kGroup; ++group) {
     for (uint32_t i = 0; i < 16; ++i) {
       const uint32_t k = group * kGroup + i;
-      *out++ = static_cast<uint8_t>(nibble(tile, k, lane) | nibble(tile, k + 16, lane) << 4U);
+      *out++ = static_cast<uint8_t>(nibble(matrix, tile, k, lane) |
+                                    nibble(matrix, tile, k + 16, lane) << 4U);
     }
   }
 }
 
 void convert_multipliers4(const PackedMatrix& matrix, uint32_t row, Weights& weights) {
-  const uint8_t* steps =
-      matrix.tile(row / kTileRows) + PackedMatrix::scales_offset(matrix.format, matrix.columns);
+  const uint8_t* tile = matrix.tile(row / kTileRows);
   const uint32_t lane = row % kTileRows;
   const uint32_t groups = weights.padded / kGroup;
   uint8_t* out = &weights.multipliers[size_t{row} * groups * 2];
   for (uint32_t group = 0; group < groups; ++group) {
-    const uint8_t* step = steps + group / 2 * 48;
+    const uint8_t* step = tile + matrix.step(group / 2).scales;
     const uint8_t scale = step[group % 2 * kTileRows + lane];
     const uint8_t rest = step[2 * kTileRows + lane];
     *out++ = scale & 63U;
@@ -53,17 +55,18 @@ void convert_multipliers4(const PackedMatrix& matrix, uint32_t row, Weights& wei
 
 void convert_high6(const PackedMatrix& matrix, uint32_t row, Weights& weights) {
   // Both layouts keep the high bits of 16 columns in four bytes of the same order.
-  const uint8_t* high = matrix.tile(row / kTileRows) + PackedMatrix::high_offset(matrix.columns);
+  const uint8_t* tile = matrix.tile(row / kTileRows);
   const uint32_t lane = row % kTileRows;
   uint8_t* out = &weights.high[size_t{row} * weights.padded / 4];
   for (uint32_t k = 0; k < weights.padded; k += 16) {
-    for (uint32_t i = 0; i < 4; ++i) *out++ = high[k / 16 * 64 + lane * 4 + i];
+    const uint8_t* high =
+        tile + matrix.step(k / 64).high + PackedStep::high_of(k % 64 / 8) + lane * 4;
+    for (uint32_t i = 0; i < 4; ++i) *out++ = high[i];
   }
-  const uint8_t* scales =
-      matrix.tile(row / kTileRows) + PackedMatrix::scales_offset(matrix.format, matrix.columns);
   const uint32_t groups = weights.padded / kGroup;
   for (uint32_t group = 0; group < groups; ++group) {
-    weights.multipliers[size_t{row} * groups + group] = scales[group * kTileRows + lane];
+    weights.multipliers[size_t{row} * groups + group] =
+        tile[matrix.step(group / 2).scales + group % 2 * kTileRows + lane];
   }
 }
 
