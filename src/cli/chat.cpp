@@ -57,6 +57,10 @@ class LineReader {
   bool ended_ = false;
 };
 
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 class Chat {
  public:
   Chat(const ChatFlags& flags, const Text& text, Session& session)
@@ -102,7 +106,9 @@ class Chat {
       if (output_closed()) return kSuccess;
       if (!status.ok()) {
         // The conversation goes on: the next turn puts a broken ring together again.
-        const int code = fail("chat", status.error(), flags_.json);
+        const auto events = session_.room() != nullptr ? session_.room()->events()
+                                                       : events_json(conversation_.events());
+        const int code = fail("chat", status.error(), flags_.json, dump(events));
         if (!typed) return code;
       }
       if (cancel_flag()) {
@@ -200,9 +206,8 @@ class Chat {
   nlohmann::json messages_;
 };
 
-Result<int> talk(ChatFlags& flags) {
+Result<int> talk(ChatFlags& flags, std::shared_ptr<room::Host>& room) {
   TANDEM_ASSIGN(const auto parameters, flags.sampling.checked());
-  std::shared_ptr<room::Host> room;
   TANDEM_ASSIGN(Model model, open_model(flags.model, room));
   TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   if (!text.chat) {
@@ -249,8 +254,14 @@ int chat_command(Arguments arguments) {
   if (status.ok()) status = own.model.check_state(own.state);
   if (!status.ok()) return flags.wrong_use(status.error().message);
   if (own.json) own.model.table = false;
-  const auto code = talk(own);
-  if (!code.ok()) return fail("chat", code.error(), own.json);
+  std::shared_ptr<room::Host> room;
+  const auto code = talk(own, room);
+  if (!code.ok()) {
+    size_t told = 0;
+    const auto events =
+        room != nullptr ? room_events_json(*room, told) : nlohmann::ordered_json::array();
+    return fail("chat", code.error(), own.json, dump(events));
+  }
   return *code;
 }
 

@@ -161,12 +161,13 @@ void ProgressLine::clear() {
   visible_ = false;
 }
 
-int fail(std::string_view command, const Error& error, bool json) {
+int fail(std::string_view command, const Error& error, bool json, const std::string& events) {
   if (output_closed()) return kSuccess;
   if (json) {
     nlohmann::ordered_json object;
     object["error"]["kind"] = std::string(name(error.kind));
     object["error"]["message"] = error.message;
+    if (!events.empty()) object["events"] = nlohmann::ordered_json::parse(events, nullptr, false);
     write_out(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else {
     note("tandem " + std::string(command) + ": " + styled(Style::kRed, error.message) + "\n");

@@ -57,8 +57,10 @@ class ProgressLine {
 };
 
 /// Reports an error of `command` in one line, or as the JSON object {"error": …} on standard
-/// output. Returns the exit code: kInterrupted for kCancelled, else kFailure.
-int fail(std::string_view command, const Error& error, bool json = false);
+/// output, with `events` beside it, a JSON array, if there are. Returns the exit code: kInterrupted
+/// for kCancelled, else kFailure.
+int fail(std::string_view command, const Error& error, bool json = false,
+         const std::string& events = {});
 
 /// Standard input up to its end, at most `limit` bytes. Errors: kIo, kInvalid, kCancelled.
 Result<std::string> read_input(uint64_t limit);

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/room_plan.h"
 #include "cli/room_report.h"
+#include "room/spares.h"
 
 namespace tandem::cli {
 namespace {
@@ -231,8 +232,12 @@ Result<std::string> run_room_plan(PlanFlags& flags) {
     TANDEM_TRY(what_if(flags, deal.input));
     TANDEM_ASSIGN(deal.plan, ring::plan(deal.input));
   }
-  if (flags.json) return plan_json(deal.input, deal.plan, deal.left_out);
-  std::string text = plan_text(deal.input, deal.plan);
+  // A what-if has other devices than the deal.
+  const bool as_dealt = flags.model.split.empty() && flags.without.empty() && flags.with.empty();
+  std::vector<ring::RingWorker> spares;
+  if (as_dealt && room_spares(*host)) spares = room::choose_spares(deal, deal.workers);
+  if (flags.json) return plan_json(deal.input, deal.plan, deal.left_out, spares);
+  std::string text = plan_text(deal.input, deal.plan) + spares_text(spares);
   for (const auto& [label, why] : deal.left_out) {
     text += label + " gets no layers: " + why + "\n";
   }

@@ -31,6 +31,7 @@ struct RoomFlags {
   std::string allow;
   std::string deny;
   bool close = false;
+  bool no_spares = false;
   bool json = false;
 };
 
@@ -63,6 +64,7 @@ Result<Created> create(const RoomFlags& flags) {
     spec["sources"] = Json::array();
     for (const fetch::SourceKind kind : kinds) spec["sources"].push_back(fetch::name(kind));
   }
+  if (flags.no_spares) spec["spares"] = false;
   if (const auto manifest = weights::known_manifest(*opened.checkpoint)) {
     spec["model_hash"] = hex(weights::model_hash(*manifest));
   }
@@ -195,6 +197,8 @@ int room_command(Arguments arguments) {
   flags.add("--sources", "LIST", own.sources,
             "create: where devices may get weights: of cache,peer,hub,host,huggingface\n"
             "(default: cache,peer,host; without peer: never from each other)");
+  flags.add("--no-spares", own.no_spares,
+            "create: devices that get no layers don't stand by with those of others");
   flags.add("--allow", "DEVICE", own.allow, "let a device in that waits in the lobby");
   flags.add("--deny", "DEVICE", own.deny, "send it away");
   flags.add("--close", own.close, "close the room, for its creator and its host");
@@ -206,7 +210,7 @@ int room_command(Arguments arguments) {
   own.action = *action;
   if (own.action != "create") {
     for (const char* flag :
-         {"--model", "--context", "--objective", "--weights", "--kv", "--sources"}) {
+         {"--model", "--context", "--objective", "--weights", "--kv", "--no-spares", "--sources"}) {
       if (flags.given(flag)) return flags.wrong_use(std::string(flag) + " goes with 'create'");
     }
     if (static_cast<int>(!own.allow.empty()) + static_cast<int>(!own.deny.empty()) +
@@ -227,6 +231,12 @@ int room_command(Arguments arguments) {
               "\n");
   } else {
     write_out("code " + created->code + "\nlink " + created->link + "\n");
+    if (own.objective == "fastest") {
+      note(
+          "The room's objective is fastest: devices that would only slow an answer down get no "
+          "layers, and\na model that fits into the asking device runs there alone. --objective "
+          "memory shares the layers out\nover all devices, here or with run, chat and plan.\n");
+    }
   }
   return kSuccess;
 }

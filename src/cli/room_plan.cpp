@@ -1,6 +1,8 @@
 #include "cli/room_plan.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/output.h"
 
@@ -15,7 +17,47 @@ std::string with_backend(const ring::PlanInput& input, const ring::PlanStage& st
   return device.id + " (" + device.backends[stage.backend].name + ")";
 }
 
+/// For a plan that has the host alone, though others could take part: what the same devices would
+/// do with another objective.
+std::optional<std::pair<ring::Objective, ring::Plan>> shared_out(const ring::PlanInput& input,
+                                                                 const ring::Plan& plan) {
+  const bool alone = std::all_of(plan.stages.begin(), plan.stages.end(),
+                                 [&](const auto& stage) { return stage.device == input.host; });
+  if (!alone || plan.shortage || !input.manual.empty() || input.devices.size() < 2) {
+    return std::nullopt;
+  }
+  ring::PlanInput other = input;
+  // In proportion to memory a host that has much more than the others gets everything as well.
+  for (const auto objective : {ring::Objective::kMemory, ring::Objective::kThroughput}) {
+    other.objective = objective;
+    auto shared = ring::plan(other);
+    if (shared.ok() && !shared->shortage && shared->stages.size() > 1) {
+      return std::pair(objective, std::move(*shared));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string alone_text(const ring::PlanInput& input, const ring::Plan& plan) {
+  const auto shared = shared_out(input, plan);
+  if (!shared) return "";
+  const auto& [objective, other] = *shared;
+  return "The whole model fits into this device and answers fastest here alone, at " +
+         number(plan.decode_tokens_per_second, 1) + " tokens/s. Shared out over " +
+         std::to_string(other.stages.size()) + " devices it would be " +
+         number(other.decode_tokens_per_second, 1) + " tokens/s: --objective " +
+         std::string(name(objective)) + " does that.\n";
+}
+
+std::string spares_text(const std::vector<ring::RingWorker>& spares) {
+  std::string text;
+  for (const ring::RingWorker& spare : spares) {
+    text += spare.label() + " stands by for layers " + ring::text(spare.layers) + "\n";
+  }
+  return text;
+}
 
 ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest,
                                  const model::StageOptions& local,
@@ -87,6 +129,7 @@ std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
   text += "predicted  " + number(plan.decode_tokens_per_second, 1) + " tokens/s, a lap " +
           number(plan.lap_ms, 3) + " ms; a prompt " + number(plan.prefill_tokens_per_second, 1) +
           " tokens/s\n";
+  text += alone_text(input, plan);
   if (plan.faster_alone) {
     text += "One device alone would be faster: " + input.devices[*plan.faster_alone].id + " with " +
             number(plan.alone_tokens_per_second, 1) + " tokens/s.\n";
@@ -116,7 +159,8 @@ uint32_t cached_layers(const ring::PlanDevice& device, const ring::LayerRange& l
 }  // namespace
 
 std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
-                      const std::vector<std::pair<std::string, std::string>>& left_out) {
+                      const std::vector<std::pair<std::string, std::string>>& left_out,
+                      const std::vector<ring::RingWorker>& spares) {
   ordered_json object;
   object["objective"] = std::string(name(input.objective));
   object["context"] = input.model.context;
@@ -145,6 +189,15 @@ std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
     if (plan.faster_alone) {
       object["faster_alone"] = {{"device", input.devices[*plan.faster_alone].id},
                                 {"tokens_per_second", plan.alone_tokens_per_second}};
+    }
+    if (const auto shared = shared_out(input, plan)) {
+      object["shared_out"] = {{"objective", std::string(name(shared->first))},
+                              {"devices", shared->second.stages.size()},
+                              {"tokens_per_second", shared->second.decode_tokens_per_second}};
+    }
+    object["spares"] = ordered_json::array();
+    for (const ring::RingWorker& spare : spares) {
+      object["spares"].push_back({{"device", spare.label()}, {"layers", ring::text(spare.layers)}});
     }
   }
   object["left_out"] = ordered_json::array();

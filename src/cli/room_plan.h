@@ -22,10 +22,16 @@ Result<std::vector<ring::RingWorker>> planned_workers(const ring::ProbeOptions& 
                                                       bool quiet);
 
 /// A plan as a table and sentences, and as one JSON object. `left_out`: devices that the plan does
-/// not know of, and why.
+/// not know of, and why. `spares`: who would stand by.
 std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan);
 std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
-                      const std::vector<std::pair<std::string, std::string>>& left_out = {});
+                      const std::vector<std::pair<std::string, std::string>>& left_out = {},
+                      const std::vector<ring::RingWorker>& spares = {});
+/// If all layers are to run on the host, though there are other devices: that this is so because it
+/// is fastest, what sharing them out would cost, and how to ask for that. Else empty.
+std::string alone_text(const ring::PlanInput& input, const ring::Plan& plan);
+/// Who stands by for which layers, a line each.
+std::string spares_text(const std::vector<ring::RingWorker>& spares);
 /// What is short and what would help, in sentences.
 std::string shortage_text(const ring::PlanInput& input, const ring::Short& shortage);
 

@@ -1,9 +1,11 @@
 #include "cli/room_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/hub_access.h"
 #include "cli/room_plan.h"
+#include "room/spares.h"
 
 namespace tandem::cli {
 namespace {
@@ -88,6 +90,11 @@ Result<ring::Objective> room_objective(const room::Host& room) {
   return ring::parse_objective(objective);
 }
 
+bool room_spares(const room::Host& room) {
+  const room::Json& spares = room::part_of(room.spec(), "spares");
+  return !spares.is_boolean() || spares.get<bool>();
+}
+
 Result<std::optional<uint64_t>> parse_host_memory(const std::string& text) {
   if (text.empty()) return std::optional<uint64_t>();
   if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
@@ -104,19 +111,38 @@ std::string left_out_text(const room::Deal& deal) {
   return text;
 }
 
+nlohmann::ordered_json room_events_json(room::Host& room, size_t& told) {
+  auto list = nlohmann::ordered_json::array();
+  const auto all = room.happenings().all();
+  for (; told < all.size(); ++told) {
+    const room::Happening& one = all[told];
+    nlohmann::ordered_json event{{"at_ms", one.at_ms}, {"kind", one.kind}};
+    if (!one.device.empty()) event["peer"] = one.device;
+    if (!one.text.empty()) event["text"] = one.text;
+    list.push_back(std::move(event));
+  }
+  return list;
+}
+
 RoomReport::RoomReport(std::shared_ptr<room::Host> host, room::DealOptions options, room::Deal deal)
     : host_(std::move(host)), options_(std::move(options)) {
   take(std::move(deal));
 }
 
 void RoomReport::take(room::Deal deal) {
+  const std::lock_guard lock(mutex_);
   deal_ = std::move(deal);
+  phases_.clear();
+  standing_by_.clear();
   std::string text;
   for (const ring::RingWorker& worker : deal_.workers) {
     text += (text.empty() ? "" : ", ") + worker.label() + " " + ring::text(worker.layers);
     for (const room::Member& member : deal_.members) {
       if (member.label == worker.label()) met_[worker.address] = member;
     }
+  }
+  for (const room::Idle& idle : deal_.idle) {
+    met_[idle.worker.address] = deal_.members[idle.device - 1];
   }
   host_->happenings().add("planned", "", text.empty() ? "all layers on the host" : text);
   for (const auto& [label, why] : deal_.left_out) host_->happenings().add("left_out", label, why);
@@ -130,27 +156,95 @@ Result<std::vector<ring::RingWorker>> RoomReport::replan(const std::vector<std::
   room::DealOptions options = options_;
   options.measure = false;  // the devices are in the middle of an answer
   std::string names;
-  for (const std::string& address : lost) {
-    const auto member = met_.find(address);
-    if (member == met_.end()) continue;
-    options.without.push_back(member->second.device);
-    names += (names.empty() ? "" : ", ") + member->second.label;
-    last_.erase(member->second.device);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& address : lost) {
+      const auto member = met_.find(address);
+      if (member == met_.end()) continue;
+      options.without.push_back(member->second.device);
+      names += (names.empty() ? "" : ", ") + member->second.label;
+      last_.erase(member->second.device);
+    }
   }
   TANDEM_ASSIGN(room::Deal dealt, room::deal(*host_, options));
   if (dealt.plan.shortage) {
     return Error{ErrorKind::kMemory, "room " + host_->code() + " is short without " + names + ": " +
                                          shortage_text(dealt.input, *dealt.plan.shortage)};
   }
-  phases_.clear();
   take(std::move(dealt));
-  return deal_.workers;
+  std::string holders;
+  for (const ring::RingWorker& worker : workers()) {
+    holders += ", " + worker.label() + " " + ring::text(worker.layers);
+  }
+  host_->say("without " + names + " the layers are dealt anew" +
+             (holders.empty() ? ": all to this device" : ":" + holders.substr(1)));
+  return workers();
+}
+
+std::vector<ring::RingWorker> RoomReport::choose_spares(
+    const std::vector<ring::RingWorker>& workers) {
+  const std::lock_guard lock(mutex_);
+  auto chosen = room::choose_spares(deal_, workers);
+  std::map<std::string, std::map<std::string, bool>> now;
+  for (const ring::RingWorker& spare : chosen) {
+    const std::string device = device_of(spare.label());
+    const auto before = standing_by_.find(device);
+    const std::string layers = ring::text(spare.layers);
+    const bool has = before != standing_by_.end() && before->second.contains(layers) &&
+                     before->second.at(layers);
+    now[device][layers] = has;
+  }
+  standing_by_.swap(now);
+  for (const auto& [device, layers] : now) {
+    if (!standing_by_.contains(device) && last_.contains(device)) place(device, last_[device]);
+  }
+  return chosen;
 }
 
 void RoomReport::happened(const ring::Event& event) {
+  const std::lock_guard lock(mutex_);
   const auto member = met_.find(event.peer);
-  host_->happenings().add(std::string(name(event.kind)),
-                          member == met_.end() ? event.peer : member->second.label, event.text);
+  const std::string label = member == met_.end() ? event.peer : member->second.label;
+  host_->happenings().add(std::string(name(event.kind)), label, event.text);
+  const std::string device = device_of(label);
+  if (event.kind == ring::Event::Kind::kSlow && !device.empty()) {
+    room::age_figures(*host_, options_, device);
+    host_->say(event.text + "; the layers are dealt anew after this answer");
+  }
+  if (event.kind != ring::Event::Kind::kLost || device.empty()) return;
+  last_.erase(device);
+  standing_by_.erase(device);
+  host_->place(device, {{"why", event.text}});
+}
+
+void RoomReport::place(const std::string& device, room::Json placement) {
+  placement.erase("spare_for");
+  const auto standing_by = standing_by_.find(device);
+  if (standing_by != standing_by_.end()) {
+    for (const auto& [layers, has] : standing_by->second) {
+      if (has) placement["spare_for"].push_back(layers);
+    }
+  }
+  last_[device] = placement;
+  host_->place(device, placement);
+}
+
+void RoomReport::loading_spare(const std::string& device, const ring::LoadEvent& event) {
+  auto& layers = standing_by_[device];
+  bool& has = layers[ring::text(event.layers)];
+  has = event.phase == ring::LoadEvent::Phase::kReady;
+  // Who holds layers of the ring shows those first.
+  room::Json placement = last_.contains(device) ? last_[device] : room::Json::object();
+  if (room::text_of(placement, "layers").empty()) {
+    const bool all =
+        std::all_of(layers.begin(), layers.end(), [](const auto& l) { return l.second; });
+    placement = {{"layers", ""}, {"state", all ? "spare" : "loading"}};
+    if (!all && event.total != 0) {
+      placement["done"] = event.done;
+      placement["total"] = event.total;
+    }
+  }
+  place(device, std::move(placement));
 }
 
 ring::Listener room_events(ring::Listener other, RoomReport* room) {
@@ -164,6 +258,7 @@ ring::Listener room_events(ring::Listener other, RoomReport* room) {
 RoomReport::~RoomReport() {
   for (auto& [device, placement] : last_) {
     placement["state"] = "idle";
+    placement.erase("spare_for");
     host_->place(device, placement);
   }
 }
@@ -176,7 +271,8 @@ std::string RoomReport::device_of(const std::string& label) const {
 }
 
 std::string RoomReport::plan_text() const {
-  std::string text;
+  const std::lock_guard lock(mutex_);
+  std::string text = alone_text(deal_.input, deal_.plan);
   for (const auto& [label, why] : deal_.left_out) {
     text += label + " gets no layers: " + why + "\n";
   }
@@ -185,12 +281,14 @@ std::string RoomReport::plan_text() const {
     text += deal_.input.devices[device].id + " gets no layers: " + std::string(ring::name(reason)) +
             "\n";
   }
-  return text;
+  return text + spares_text(room::choose_spares(deal_, deal_.workers));
 }
 
 void RoomReport::loading(const ring::LoadEvent& event) {
+  const std::lock_guard lock(mutex_);
   const std::string device = device_of(event.peer);
   if (device.empty()) return;
+  if (event.spare) return loading_spare(device, event);
   int& phase = phases_[device];
   const bool is_new = phase != static_cast<int>(event.phase) + 1;
   phase = static_cast<int>(event.phase) + 1;
@@ -199,12 +297,13 @@ void RoomReport::loading(const ring::LoadEvent& event) {
   if (is_new && event.phase == ring::LoadEvent::Phase::kLoading) {
     host_->happenings().add("loading", event.peer, ring::text(event.layers));
   }
-  last_[device] = {{"layers", ring::text(event.layers)}, {"state", ready ? "ready" : "loading"}};
+  room::Json placement{{"layers", ring::text(event.layers)},
+                       {"state", ready ? "ready" : "loading"}};
   if (event.total != 0) {
-    last_[device]["done"] = event.done;
-    last_[device]["total"] = event.total;
+    placement["done"] = event.done;
+    placement["total"] = event.total;
   }
-  host_->place(device, last_[device]);
+  place(device, std::move(placement));
 }
 
 void RoomReport::loaded(const std::vector<ring::StageReport>& stages) {
@@ -212,20 +311,23 @@ void RoomReport::loaded(const std::vector<ring::StageReport>& stages) {
 }
 
 void RoomReport::laps(const std::vector<ring::StageReport>& stages, const std::string& state) {
+  const std::lock_guard lock(mutex_);
   for (const ring::StageReport& stage : stages) {
     const std::string device = device_of(stage.peer);
     if (device.empty()) continue;
-    last_[device] = {{"layers", ring::text(stage.layers)},
-                     {"state", state},
-                     {"weight_bytes", stage.weight_bytes},
-                     {"state_bytes", stage.kv_bytes},
-                     {"loaded_from_host", stage.load_bytes},
-                     {"ms_per_pass", stage.ms_per_pass},
-                     {"hop_ms", stage.hop_ms},
-                     {"bytes_received", stage.bytes_received},
-                     {"bytes_sent", stage.bytes_sent},
-                     {"relayed", stage.relayed}};
-    host_->place(device, last_[device]);
+    place(device, {{"layers", ring::text(stage.layers)},
+                   {"state", state},
+                   {"weight_bytes", stage.weight_bytes},
+                   {"state_bytes", stage.kv_bytes},
+                   {"loaded_from_host", stage.load_bytes},
+                   {"ms_per_pass", stage.ms_per_pass},
+                   {"hop_ms", stage.hop_ms},
+                   {"bytes_received", stage.bytes_received},
+                   {"bytes_sent", stage.bytes_sent},
+                   {"way", stage.host_by_relay ? "relay" : "direct"},
+                   {"next", stage.relayed         ? "host"
+                            : stage.next_by_relay ? "relay"
+                                                  : "direct"}});
   }
 }
 
@@ -237,16 +339,7 @@ bool RoomReport::due() {
 }
 
 nlohmann::ordered_json RoomReport::events() {
-  auto list = nlohmann::ordered_json::array();
-  const auto all = host_->happenings().all();
-  for (; told_ < all.size(); ++told_) {
-    const room::Happening& one = all[told_];
-    nlohmann::ordered_json event{{"at_ms", one.at_ms}, {"kind", one.kind}};
-    if (!one.device.empty()) event["peer"] = one.device;
-    if (!one.text.empty()) event["text"] = one.text;
-    list.push_back(std::move(event));
-  }
-  return list;
+  return room_events_json(*host_, told_);
 }
 
 Result<std::shared_ptr<RoomReport>> deal_room(std::shared_ptr<room::Host> host,
@@ -256,6 +349,10 @@ Result<std::shared_ptr<RoomReport>> deal_room(std::shared_ptr<room::Host> host,
   options.probe = std::move(probe);
   TANDEM_ASSIGN(options.probe.host_memory, parse_host_memory(flags.room_memory));
   TANDEM_ASSIGN(options.objective, room_objective(*host));
+  if (!flags.objective.empty()) {
+    TANDEM_ASSIGN(options.objective, ring::parse_objective(flags.objective));
+  }
+  options.spares = flags.recover && !flags.no_recovery && !flags.no_spares && room_spares(*host);
   TANDEM_ASSIGN(auto dealt, room::deal(*host, options));
   if (dealt.plan.shortage) {
     return Error{ErrorKind::kMemory, "room " + host->code() + " is short: " +

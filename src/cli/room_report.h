@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,12 +30,18 @@ Result<Model> open_model(ModelFlags& flags, std::shared_ptr<room::Host>& room);
 /// Error: kInvalid, if the room was made for other content.
 Status check_room_model(const room::Host& room, const weights::Manifest& manifest);
 Result<ring::Objective> room_objective(const room::Host& room);
+/// The room was made with devices standing by.
+bool room_spares(const room::Host& room);
 /// What --memory says: nothing, or bytes.
 Result<std::optional<uint64_t>> parse_host_memory(const std::string& text);
 /// Devices without layers and why, as further sentences; empty if there are none.
 std::string left_out_text(const room::Deal& deal);
 
-/// A dealt room, and what it is told of while its devices load and compute.
+/// What happened in a room from the `told`-th on, which counts on: the `events` of --json.
+nlohmann::ordered_json room_events_json(room::Host& room, size_t& told);
+
+/// A dealt room, and what it is told of while its devices load and compute. Thread-safe, but for
+/// replan() and events(), which belong to the thread that asks.
 class RoomReport {
  public:
   /// `options` are those that led to `deal`; what they refer to has to outlive this.
@@ -44,7 +51,10 @@ class RoomReport {
   RoomReport(const RoomReport&) = delete;
   RoomReport& operator=(const RoomReport&) = delete;
 
-  [[nodiscard]] const std::vector<ring::RingWorker>& workers() const { return deal_.workers; }
+  [[nodiscard]] std::vector<ring::RingWorker> workers() const {
+    const std::lock_guard lock(mutex_);
+    return deal_.workers;
+  }
   /// Who gets which layers, and why others get none.
   [[nodiscard]] std::string plan_text() const;
   void loading(const ring::LoadEvent& event);
@@ -58,6 +68,10 @@ class RoomReport {
   }
   /// Deals the layers out anew, without the workers at these addresses: for RingOptions::replan.
   Result<std::vector<ring::RingWorker>> replan(const std::vector<std::string>& lost);
+  /// Who is to stand by for whom: for RingOptions::choose_spares.
+  std::vector<ring::RingWorker> choose_spares(const std::vector<ring::RingWorker>& workers);
+  /// Devices may stand by, as the room was made and the user wants.
+  [[nodiscard]] bool spares() const { return options_.spares; }
   /// Takes note of what happens to the ring.
   void happened(const ring::Event& event);
   /// What happened since the last call, for --json.
@@ -67,10 +81,16 @@ class RoomReport {
   [[nodiscard]] std::string device_of(const std::string& label) const;
 
   void take(room::Deal deal);
+  void loading_spare(const std::string& device, const ring::LoadEvent& event);
+  /// Tells the room what a device holds, and what it stands by for.
+  void place(const std::string& device, room::Json placement);
 
   std::shared_ptr<room::Host> host_;
   room::DealOptions options_;
+  mutable std::mutex mutex_;  ///< guards what follows
   room::Deal deal_;
+  /// Of devices that stand by or load to: layers, and whether they have them.
+  std::map<std::string, std::map<std::string, bool>> standing_by_;
   std::map<std::string, room::Member> met_;  ///< members by the address that they were reached at
   std::map<std::string, room::Json> last_;   ///< placement by device
   std::map<std::string, int> phases_;

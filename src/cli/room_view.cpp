@@ -35,9 +35,22 @@ std::string doing(const Member& member, bool turn) {
   const std::string state = text_of(placement, "state");
   const uint64_t total = size_of(placement, "total");
   if (!turn || state.empty()) return state.empty() ? "" : "idle";
-  if (state != "loading" || total == 0) return state;
+  std::string spare;
+  for (const Json& layers : part_of(placement, "spare_for")) {
+    spare += (spare.empty() ? "spare for " : ", ") + text_of({{"layers", layers}}, "layers");
+  }
+  if (state == "spare") return spare;
+  if (state != "loading" || total == 0) return state + (spare.empty() ? "" : ", " + spare);
   return "loading " + std::to_string(100 * std::min(size_of(placement, "done"), total) / total) +
          " %";
+}
+
+/// How the host reaches a device, and where its output goes if not straight to the next one.
+std::string way_of(const Json& placement) {
+  const std::string next = text_of(placement, "next");
+  std::string way = text_of(placement, "way");
+  if (next == "relay" || next == "host") way += ", next by " + next;
+  return way;
 }
 
 }  // namespace
@@ -107,21 +120,22 @@ std::string room_text(const Json& room) {
   text += turn.is_object() ? label_of(members, text_of(turn, "device")) + " asks\n"
                            : std::string("nobody asks now\n");
   std::vector<std::vector<std::string>> rows{
-      {"device", "lends", "layers", "doing", "ms a pass", "ms a hop", "received", "sent"}};
+      {"device", "lends", "layers", "doing", "way", "ms a pass", "ms a hop", "received", "sent"}};
   for (const Member& member : members) {
     if (!member.lends()) continue;
     const std::string why = room::why_not(member);
     const Json& placement = member.placement;
     const bool passes = part_of(placement, "ms_per_pass").is_number();
     rows.push_back({member.label, bytes_text(member.memory), text_of(placement, "layers"),
-                    why.empty() ? doing(member, turn.is_object()) : why,
+                    why.empty() ? doing(member, turn.is_object()) : why, way_of(placement),
                     passes ? number(figure(placement, "ms_per_pass"), 2) : "",
                     passes ? number(figure(placement, "hop_ms"), 2) : "",
                     passes ? bytes_text(size_of(placement, "bytes_received")) : "",
                     passes ? bytes_text(size_of(placement, "bytes_sent")) : ""});
   }
-  text += rows.size() == 1 ? "no device lends anything: tandem worker --join LINK\n"
-                           : table(rows, {false, true, false, false, true, true, true, true});
+  text += rows.size() == 1
+              ? "no device lends anything: tandem worker --join LINK\n"
+              : table(rows, {false, true, false, false, false, true, true, true, true});
   for (const Json& waiting : part_of(room, "lobby")) {
     text += text_of(waiting, "name") + " asks to join, device " + text_of(waiting, "device") + "\n";
   }

@@ -63,11 +63,23 @@ std::string json_text(const std::vector<uint32_t>& prompt, const ring::Answer& a
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Result<int> answer_prompt(RunFlags& flags) {
+/// What is there to tell of an answer that fails.
+struct Happened {
+  std::shared_ptr<room::Host> room;
+  std::vector<ring::Event> events;  ///< without a room
+
+  [[nodiscard]] std::string json() const {
+    size_t told = 0;
+    const auto list = room != nullptr ? room_events_json(*room, told) : events_json(events);
+    return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+};
+
+Result<int> answer_prompt(RunFlags& flags, Happened& happened) {
   if (*flags.prompt == "-") {
     TANDEM_ASSIGN(flags.prompt, read_input(kMaxPromptBytes));
   }
-  std::shared_ptr<room::Host> room;
+  std::shared_ptr<room::Host>& room = happened.room;
   TANDEM_ASSIGN(Model model, open_model(flags.model, room));
   TANDEM_ASSIGN(const Text text, Text::open(*model.checkpoint));
   ring::GenerateRequest request;
@@ -108,7 +120,12 @@ Result<int> answer_prompt(RunFlags& flags) {
     }
   };
   request.on_event = room_events(event_notes(flags.model.quiet), session.room());
-  TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
+  auto answered = conversation.generate(request);
+  if (!answered.ok()) {
+    happened.events = conversation.events();
+    return answered.error();
+  }
+  const ring::Answer answer = std::move(*answered);
   session.tell(answer);
   line.clear();
   if (!flags.state.empty()) {
@@ -119,6 +136,7 @@ Result<int> answer_prompt(RunFlags& flags) {
   if (session.room() != nullptr) session.room()->laps(session.ring().stages());
   if (flags.json) {
     if (answer.finish == ring::Finish::kCancelled) {
+      happened.events = answer.events;
       return Error{ErrorKind::kCancelled, "stopped"};
     }
     write_out(json_text(request.prompt, answer, lines, session.room()));
@@ -171,8 +189,9 @@ int run_command(Arguments arguments) {
   if (status.ok()) status = own.model.check_state(own.state);
   if (!status.ok()) return flags.wrong_use(status.error().message);
   if (own.json) own.model.table = false;
-  auto code = answer_prompt(own);
-  if (!code.ok()) return fail("run", code.error(), own.json);
+  Happened happened;
+  auto code = answer_prompt(own, happened);
+  if (!code.ok()) return fail("run", code.error(), own.json, happened.json());
   return *code;
 }
 

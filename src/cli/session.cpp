@@ -1,44 +1,18 @@
 #include "cli/session.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
+#include <array>
 #include <map>
-#include <thread>
 
-#include "cli/models_cache.h"
+#include "cli/answer.h"
+#include "cli/flags.h"
+#include "cli/output.h"
 #include "cli/room_plan.h"
 #include "cli/room_report.h"
-#include "weights/gguf_text.h"
+#include "weights/mapped_file.h"
 
 namespace tandem::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-fs::path executable() {
-  std::error_code code;
-  return fs::read_symlink("/proc/self/exe", code);
-}
-
-bool is_model(const fs::path& folder) {
-  std::error_code code;
-  return fs::exists(folder / "config.json", code);
-}
-
-/// The models that come with Tandem: models/ beside the executable or at most three folders above.
-std::optional<fs::path> models_folder() {
-  fs::path folder = executable().parent_path();
-  for (int i = 0; i < 4 && !folder.empty(); ++i) {
-    if (is_model(folder / "models" / "storyteller")) return folder / "models";
-    if (folder == folder.root_path()) break;
-    folder = folder.parent_path();
-  }
-  return std::nullopt;
-}
 
 std::string phase_text(ring::LoadEvent::Phase phase) {
   switch (phase) {
@@ -80,220 +54,7 @@ class LoadProgress {
   ProgressLine line_;
 };
 
-Result<text::Tokenizer> tokenizer_of(const weights::GgufText& parts) {
-  std::string templates;
-  for (const auto& [name, source] : parts.chat.templates) templates += source + "\n";
-  return text::Tokenizer::from_vocabulary(parts.vocabulary, templates);
-}
-
 }  // namespace
-
-Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
-  if (text.empty()) return std::optional<uint64_t>();
-  if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
-  auto size = parse_size(text);
-  if (!size.ok()) return size.error().in("--experts-memory");
-  return std::optional<uint64_t>(*size);
-}
-
-uint32_t cores() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    return static_cast<uint32_t>(std::clamp(CPU_COUNT(&set), 1, 256));
-  }
-  return std::clamp(std::thread::hardware_concurrency(), 1U, 256U);
-}
-
-void ModelFlags::add_model(Flags& flags) {
-  flags.add("-m,--model", "PATH", model,
-            "folder or GGUF file (default: $TANDEM_MODEL or storyteller)");
-}
-
-std::vector<std::string> isa_names() {
-  std::vector<std::string> names;
-  for (const model::Isa isa : model::kIsas) names.emplace_back(model::name(isa));
-  return names;
-}
-
-void ModelFlags::add_all(Flags& flags) {
-  add_model(flags);
-  flags.add("--workers", "HOST:PORT,...", workers, "workers that hold layers, in their order");
-  flags.add("--local", "N", local, 1, 64, "start N worker processes on this machine");
-  flags.add("--split", "0-3,4-7,...", split,
-            "layers of each worker; others run here (default: even shares)");
-  add_key_flags(flags, key, identity);
-  flags.add_choice("--plan", "even|auto", plan, {"even", "auto"},
-                   "share layers evenly, or measure first and plan for the fastest answer");
-  flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
-  flags.add_choice("--kv", "16|8", kv, {"16", "8"},
-                   "bits of a key's or value's channel in the KV cache (default: 16)");
-  flags.add("--threads", "N", threads, 1, 256,
-            "threads (default: one a core; with --local the cores shared out)");
-  flags.add_choice("--isa", "SET", isa, isa_names(),
-                   "instruction set of the kernels (default: best); the answer is the same");
-  flags.add("--experts-memory", "SIZE", experts_memory, kExpertsMemoryHelp);
-  add_cache_flag(flags, cache);
-  flags.add("-q,--quiet", quiet, "say nothing but the answer and errors");
-}
-
-void ModelFlags::add_room(Flags& flags) {
-  flags.add("--room", "LINK", room,
-            "a room's devices hold layers: link, code, @FILE, or - (standard input)");
-  flags.add("--memory", "SIZE", room_memory,
-            "with --room: memory lent here (default: what there is); 0: no layers");
-}
-
-void ModelFlags::add_recovery(Flags& flags) {
-  recover = true;
-  flags.add("--spares", "HOST:PORT=0-3", spares,
-            "comma list of workers that load these layers too, and take over");
-  flags.add("--no-recovery", no_recovery,
-            "end the answer when a worker leaves, instead of going on without it");
-}
-
-uint32_t ModelFlags::host_threads() const {
-  return threads != 0 ? threads : cores();
-}
-
-uint32_t ModelFlags::local_threads() const {
-  return threads != 0 ? threads : std::max(1U, cores() / std::max(1U, local));
-}
-
-Status ModelFlags::check_state(const std::string& state) const {
-  if (state.empty() || (local == 0 && workers.empty() && room.empty())) return {};
-  return invalid("--state does not go together with workers yet");
-}
-
-Status ModelFlags::check() const {
-  if (local != 0 && !workers.empty()) {
-    return invalid("--local and --workers exclude each other: --local starts its own workers");
-  }
-  if (!room.empty()) {
-    for (const auto& [flag, given] :
-         {std::pair("--workers", !workers.empty()), std::pair("--local", local != 0),
-          std::pair("--key", !key.empty()), std::pair("--split", !split.empty()),
-          std::pair("--plan", plan != "even")}) {
-      if (given) return invalid(std::string(flag) + " and --room exclude each other");
-    }
-  } else if (!room_memory.empty()) {
-    return invalid("--memory needs --room");
-  }
-  if (!split.empty() && local == 0 && workers.empty()) {
-    return invalid("--split needs --workers or --local: without them all layers run here");
-  }
-  if (!key.empty() && local != 0) {
-    return invalid("--key needs --workers: workers of --local are this program's own");
-  }
-  if (!spares.empty() && local == 0 && workers.empty()) {
-    return invalid("--spares needs --workers: there is nobody to take over from");
-  }
-  if (!spares.empty() && no_recovery) {
-    return invalid("--spares and --no-recovery exclude each other");
-  }
-  if (key.empty() && !identity.empty()) return invalid("--identity needs --key");
-  if (plan == "auto" && !split.empty()) {
-    return invalid("--plan auto and --split exclude each other: --split is a plan");
-  }
-  TANDEM_TRY(parse_experts_memory(experts_memory));
-  return {};
-}
-
-Result<fs::path> find_model(const std::string& given) {
-  std::string name = given;
-  if (name.empty()) {
-    const char* variable = std::getenv("TANDEM_MODEL");
-    if (variable != nullptr && *variable != 0) name = variable;
-  }
-  const auto models = models_folder();
-  if (name.empty()) {
-    if (models) return *models / "storyteller";
-    return Error{ErrorKind::kNotFound,
-                 "no model given, and models/storyteller is not near the executable: use -m DIR"};
-  }
-  std::error_code code;
-  if (fs::exists(name, code)) return fs::path(name);
-  if (models && name.find('/') == std::string::npos && is_model(*models / name)) {
-    return *models / name;
-  }
-  if (const auto pulled = pulled_model(name)) return *pulled;
-  return Error{ErrorKind::kNotFound,
-               name + ": there is no such model folder or file" +
-                   (pullable(name) ? "; 'tandem pull " + name + "' fetches the model" : "")};
-}
-
-std::string origin_of(const weights::Checkpoint& checkpoint) {
-  if (const weights::Journal* journal = checkpoint.journal()) {
-    return journal->model + "@" + (journal->commit.empty() ? journal->revision : journal->commit);
-  }
-  return checkpoint.folder().filename().string();
-}
-
-Result<Model> Model::open(const std::string& given) {
-  Model model;
-  TANDEM_ASSIGN(const fs::path folder, find_model(given));
-  TANDEM_ASSIGN(model.checkpoint, weights::Checkpoint::open(folder));
-  auto config = model::parse_config(model.checkpoint->config_json());
-  if (!config.ok()) return config.error().in((folder / "config.json").string());
-  model.config = std::move(*config);
-  model::resolve_prefix(model.config, [&](std::string_view tensor) {
-    return model.checkpoint->find(tensor) != nullptr;
-  });
-  return model;
-}
-
-Result<Text> Text::open(const fs::path& folder) {
-  TANDEM_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::load(folder));
-  auto chat = text::ChatTemplate::load(folder);
-  if (!chat.ok()) return chat.error();
-  TANDEM_ASSIGN(auto generation, text::read_generation_config(folder, &tokenizer));
-  return Text{std::move(tokenizer), std::move(*chat), std::move(generation)};
-}
-
-Result<Text> Text::open(const weights::Checkpoint& checkpoint) {
-  if (checkpoint.gguf() == nullptr) return open(checkpoint.folder());
-  auto text = [&]() -> Result<Text> {
-    TANDEM_ASSIGN(weights::GgufText parts, weights::gguf_text(*checkpoint.gguf()));
-    TANDEM_ASSIGN(text::Tokenizer tokenizer, tokenizer_of(parts));
-    TANDEM_ASSIGN(auto chat, text::ChatTemplate::from_sources(std::move(parts.chat)));
-    return Text{std::move(tokenizer), std::move(chat), std::move(parts.generation)};
-  }();
-  if (!text.ok()) return text.error().in(checkpoint.folder().string());
-  return text;
-}
-
-Result<text::Tokenizer> open_tokenizer(const fs::path& path) {
-  std::error_code code;
-  if (fs::exists(path / "tokenizer.json", code)) return text::Tokenizer::load(path);
-  fs::path file = path;
-  if (fs::is_directory(path, code)) {
-    const auto models = weights::gguf_models(path);
-    if (models.size() != 1) return text::Tokenizer::load(path);
-    file = models.front();
-  }
-  TANDEM_ASSIGN(const auto mapping, weights::MappedFile::open(file));
-  auto tokenizer = [&]() -> Result<text::Tokenizer> {
-    TANDEM_ASSIGN(const auto header,
-                  weights::parse_gguf(mapping->bytes(), mapping->identity().size));
-    TANDEM_ASSIGN(const auto parts, weights::gguf_text(header));
-    return tokenizer_of(parts);
-  }();
-  if (!tokenizer.ok()) return tokenizer.error().in(file.string());
-  return tokenizer;
-}
-
-std::vector<uint32_t> Text::end_ids(uint32_t vocab) const {
-  std::vector<uint32_t> ids;
-  for (const text::TokenId id : generation.eos_ids) {
-    if (id >= 0 && static_cast<uint32_t>(id) < vocab) ids.push_back(static_cast<uint32_t>(id));
-  }
-  return ids;
-}
-
-void add_key_flags(Flags& flags, std::string& key, std::string& identity) {
-  flags.add("--key", "FILE", key, "file of the room's key, or -: TLS, and only with who has it");
-  flags.add("--identity", "FILE", identity,
-            "file of this device's certificate (default: a new one)");
-}
 
 Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
                                                   const std::string& identity) {
@@ -303,11 +64,7 @@ Result<std::shared_ptr<const wire::Tls>> open_tls(const std::string& key,
   if (key == "-") {
     TANDEM_ASSIGN(text, read_input(kMostKeyFile));
   } else {
-    std::ifstream file(key, std::ios::binary);
-    text.resize(kMostKeyFile);
-    if (!file) return Error{ErrorKind::kIo, key + ": can't be read"};
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(file.gcount()));
+    TANDEM_ASSIGN(text, weights::read_text_file(key, kMostKeyFile));
   }
   const auto parsed = wire::parse_room_key(text);
   if (!parsed.ok()) return parsed.error().in(key == "-" ? "standard input" : key);
@@ -437,6 +194,7 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     TANDEM_ASSIGN(session.room_, deal_room(options.room, flags, std::move(probe)));
     ring.workers = session.room_->workers();
     ring.tls = options.room->tls();
+    ring.dialler = options.room->dialler();
   }
   ring.local.profile = options.profile;
   ring.context = session.context_;
@@ -456,9 +214,15 @@ Result<Session> Session::open(const ModelFlags& flags, Model model, const Option
     ring.replan = [room = session.room_](const std::vector<std::string>& lost) {
       return room->replan(lost);
     };
+    if (ring.survive && session.room_->spares()) {
+      ring.choose_spares = [room = session.room_](const std::vector<ring::RingWorker>& now) {
+        return room->choose_spares(now);
+      };
+    }
+    ring.listener = room_events(event_notes(flags.quiet), session.room_.get());
   }
   ring.progress = [progress, room = session.room_](const ring::LoadEvent& event) {
-    progress->event(event);
+    if (!event.spare) progress->event(event);
     if (room != nullptr) room->loading(event);
   };
   ring.cancel = &cancel_flag();

@@ -2,7 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/session.h"
+#include "cli/flags.h"
+#include "cli/model_files.h"
+#include "cli/output.h"
 
 namespace tandem::cli {
 namespace {

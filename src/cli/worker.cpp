@@ -28,19 +28,22 @@ struct JoinFlags {
   std::string name;
   std::string settings;
   room::SharingOptions sharing;
+  std::string address;
 
   void add(Flags& flags) {
     flags.add("--join", "LINK", link,
               "lend to a room: its link or code, @FILE, or - for standard input");
     flags.add("--name", "NAME", name, "with --join: this device's name (default: the machine's)");
     flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
+    flags.add("--address", "HOST:PORT", address,
+              "with --join: what others reach it by, such as a router's forwarded port");
     flags.add_size(
         "--share-rate", sharing.bytes_per_second,
         "with --join: bytes/s of weights given to the room's others (default: no limit)");
   }
   /// A flag that was given and means nothing without --join; or null.
   static const char* only(const Flags& flags) {
-    for (const char* flag : {"--name", "--settings", "--share-rate"}) {
+    for (const char* flag : {"--name", "--settings", "--address", "--share-rate"}) {
       if (flags.given(flag)) return flag;
     }
     return nullptr;
@@ -75,6 +78,7 @@ Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
   options.worker = std::move(worker);
   options.settings = flags.settings;
   options.sharing = flags.sharing;
+  options.address = flags.address;
   options.cancel = &cancel_flag();
   options.bandwidth = [threads = options.worker.threads] {
     ThreadPool pool(threads);
@@ -206,6 +210,10 @@ int worker_command(Arguments arguments) {
   options.cache = *opened;
   if (join) {
     if (!key.empty() || child) return flags.wrong_use("--join excludes --key and --child");
+    if (!joining.address.empty()) {
+      const auto address = wire::parse_address(joining.address);
+      if (!address.ok()) return flags.wrong_use("--address: " + address.error().message);
+    }
     if (!flags.given("--listen")) options.listen = "0.0.0.0:0";
     return join_room(joining, std::move(options), end_signals, *opened);
   }

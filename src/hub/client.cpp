@@ -72,7 +72,7 @@ Result<Json> Client::call(const std::string& method, const std::string& target, 
   if (!body.is_null()) {
     request.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
-  request.timeout += std::chrono::seconds(wait_s);
+  request.timeout = patience_ + std::chrono::seconds(wait_s);
   TANDEM_ASSIGN(const HttpAnswer answer, send(std::move(request)));
   if (answer.body.empty()) return Json(nullptr);
   Json result = Json::parse(answer.body, nullptr, false);
@@ -323,6 +323,7 @@ Result<Channel> Client::relay(const std::string& code, const std::string& peer,
                               const std::string& channel, std::string& early,
                               std::chrono::milliseconds timeout) {
   HttpClient own(http_.hub(), http_.trust());
+  own.stop_on(stop_);
   HttpRequest request;
   request.target =
       "/v1/rooms/" + escape(code) + "/relay?peer=" + escape(peer) + "&channel=" + escape(channel);

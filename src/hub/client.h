@@ -1,6 +1,7 @@
 // A hub's client: what devices, hosts and the command line say to it. docs/api.md has the requests.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -111,7 +112,13 @@ class Client {
   Result<Json> call(const std::string& method, const std::string& target, const Json& body,
                     int wait_s = 0);
   /// Once `stop` is set, calls end with kCancelled. It must outlive the client.
-  void stop_on(const std::atomic<bool>* stop) { http_.stop_on(stop); }
+  void stop_on(const std::atomic<bool>* stop) {
+    stop_ = stop;
+    http_.stop_on(stop);
+  }
+  /// How long an answer may take, connecting included, beyond what the hub is asked to wait for; at
+  /// first 30 s.
+  void be_patient_for(std::chrono::milliseconds patience) { patience_ = patience; }
   void use_token(std::string token) { token_ = std::move(token); }
   [[nodiscard]] const std::string& token() const { return token_; }
   [[nodiscard]] const HubAddress& hub() const { return http_.hub(); }
@@ -127,8 +134,10 @@ class Client {
 
   HttpClient http_;
   std::string token_;
+  std::chrono::milliseconds patience_{30000};
   int status_ = 0;
   int retry_after_ = 0;
+  const std::atomic<bool>* stop_ = nullptr;
 };
 
 /// What this machine's user knows: the device's identity, its hubs and their tokens, its rooms'

@@ -205,6 +205,7 @@ Result<wire::Socket> RelayStreams::call(const std::string& device,
   const auto deadline = Clock::now() + timeout;
   const std::string name = make_token();
   Client client = connect_();
+  client.be_patient_for(timeout);
   TANDEM_TRY(client.publish(code_, "relay", device, {{"channel", name}}));
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   std::string early;

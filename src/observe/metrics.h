@@ -90,4 +90,23 @@ class Metrics {
 /// name="value", with what Prometheus wants escaped.
 std::string label_text(std::string_view name, std::string_view value);
 
+/// Which of `count` states something is in: gauges state{state="..."}, 1 for the present one and 0
+/// for the others (all 0 before the first set()). `State` counts from 0. Any thread.
+template <typename State, size_t count>
+class States {
+ public:
+  /// `names` in the order of the enumerators; `all` outlives this.
+  States(Metrics& all, std::string_view help, const std::array<std::string_view, count>& names) {
+    for (size_t i = 0; i < count; ++i) {
+      gauges_[i] = &all.gauge("state", help, label_text("state", names[i]));
+    }
+  }
+  void set(State now) {
+    for (size_t i = 0; i < count; ++i) gauges_[i]->set(i == static_cast<size_t>(now) ? 1 : 0);
+  }
+
+ private:
+  std::array<Gauge*, count> gauges_{};
+};
+
 }  // namespace tandem::observe

@@ -14,8 +14,12 @@ std::string_view name(Event::Kind kind) {
       return "link";
     case Event::Kind::kDetour:
       return "detour";
+    case Event::Kind::kRelay:
+      return "relay";
     case Event::Kind::kSpare:
       return "spare";
+    case Event::Kind::kStandby:
+      return "standby";
     case Event::Kind::kReconnected:
       return "reconnected";
     case Event::Kind::kReplanned:

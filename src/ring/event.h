@@ -15,7 +15,9 @@ struct Event {
     kLost,         ///< a worker, or a spare, is given up
     kLink,         ///< a link broke or stalled; the workers at its ends are fine
     kDetour,       ///< two workers go on through the host, since the way between them is broken
+    kRelay,        ///< a worker is reached by its other way, such as through a hub's relay
     kSpare,        ///< a spare took over
+    kStandby,      ///< a spare has loaded its layers
     kReconnected,  ///< a lost worker answered again and keeps its layers
     kReplanned,    ///< layers were given to others
     kLoading,      ///< somebody loads layers
@@ -28,8 +30,9 @@ struct Event {
   std::string text;  ///< one sentence for people
   double at_ms = 0;  ///< since the answer began; set by Conversation
 };
-/// "silent", "back", "lost", "link", "detour", "spare", "reconnected", "replanned", "loading",
-/// "replaying", "goes_on", "slow".
+/// "silent", "back", "lost", "link", "detour", "relay", "spare", "standby", "reconnected",
+/// "replanned",
+/// "loading", "replaying", "goes_on", "slow".
 std::string_view name(Event::Kind kind);
 
 /// Called on the thread that runs the ring.

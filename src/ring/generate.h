@@ -95,6 +95,8 @@ class Conversation {
   /// a ring that survives: nobody could take over, or failures came one after the other without a
   /// token between them), …; being cancelled is no error.
   Result<Answer> generate(const GenerateRequest& request);
+  /// What happened during the last generate() if that failed; the answer has it otherwise.
+  [[nodiscard]] const std::vector<Event>& events() const { return events_; }
 
   /// What the caches hold, to go on with in another process; `identity` of all layers. Errors as
   /// Ring::write_state.

@@ -82,7 +82,10 @@ void RingState::emit(Event::Kind kind, const std::string& peer, const std::strin
 void RingState::collect() {
   if (monitor_ == nullptr || !monitor_->events()) return;
   for (Event& event : monitor_->take_events()) {
-    if (event.kind == Event::Kind::kSlow) slow_ = event.peer;
+    for (const auto& peer : peers_) {
+      const bool slow = event.kind == Event::Kind::kSlow && peer->worker.label() == event.peer;
+      if (slow) slow_ = peer->worker.address;
+    }
     untold_.push_back(std::move(event));
   }
   hand_out();
@@ -143,7 +146,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
   options.cancel = hidden.tokens() > 0 ? options_.cancel : nullptr;
   const uint32_t tokens = hidden.tokens();
   const auto start = wire::Clock::now();
-  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->computing);
+  if (options_.metrics != nullptr) options_.metrics->state.set(HostState::kComputing);
   if (options_.survive) options.on_events = [this] { collect(); };
   monitor_->begin();
   auto result = Lap(stations_, options, *monitor_, wake_).run(std::move(hidden));
@@ -158,6 +161,7 @@ Result<model::HiddenStates> RingState::lap(model::HiddenStates hidden, uint32_t 
 
 Result<model::HiddenStates> RingState::forward(model::HiddenStates hidden, uint32_t position,
                                                uint32_t want) {
+  take_arrivals();
   TANDEM_TRY(alive());
   const uint32_t tokens = hidden.tokens();
   const uint64_t width = options_.config.hidden_size;
@@ -231,6 +235,8 @@ std::vector<StageReport> RingState::stages() {
       report.load_bytes = peer->ready.streamed;
       report.hop_ms = station->hop_ms.median();
       report.relayed = peer->relayed;
+      report.host_by_relay = peer->by_relay || peer->worker.address == peer->worker.relay;
+      report.next_by_relay = peer->next_by_relay;
       for (size_t i = 0; i < counters.size(); ++i) {
         if (peers_[i].get() != peer) continue;
         const wire::Pong& pong = counters[i];

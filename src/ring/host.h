@@ -32,7 +32,15 @@ struct RingWorker {
   /// Fingerprint that the device there must have; nothing: any that proves the room's key.
   std::optional<wire::Fingerprint> pin = std::nullopt;
   std::string name = {};  ///< what reports and messages call it; empty: by its address
+  /// By what the worker before it in the ring reaches it; empty: by its address.
+  std::string link_address = {};
+  /// Another way to it, such as through a hub's relay: taken where the first one does not answer,
+  /// or breaks again and again. The dialler of whoever takes it has to know its form. Empty: none.
+  std::string relay = {};
 
+  [[nodiscard]] const std::string& way_for_workers() const {
+    return link_address.empty() ? address : link_address;
+  }
   [[nodiscard]] const std::string& label() const { return name.empty() ? address : name; }
 };
 
@@ -44,6 +52,7 @@ struct LoadEvent {
   Phase phase = Phase::kConnecting;
   uint64_t done = 0;  ///< bytes, of kSearching and kLoading
   uint64_t total = 0;
+  bool spare = false;  ///< it is to stand by with these layers
 };
 
 struct RingOptions {
@@ -65,10 +74,16 @@ struct RingOptions {
   /// With `survive`: workers that hold a loaded copy of the layers that they are given with, and
   /// take over from whoever has exactly these. The same worker may be in both lists.
   std::vector<RingWorker> spares;
+  /// With `survive`, in place of `spares`: who is to stand by with which layers while these workers
+  /// hold them. Asked once the ring answers, at first and after each repair, on the thread that
+  /// calls the ring. They load beside the answers; who can't is told as lost, and is no spare. Must
+  /// return at once. May be empty.
+  std::function<std::vector<RingWorker>(const std::vector<RingWorker>& workers)> choose_spares;
   /// With `survive`: which worker has which layers from now on, as `workers`; those that keep their
-  /// layers keep their stages loaded. `lost` are addresses of workers that are gone (all since the
-  /// failure), or of one that has become too slow. Called on the thread that calls reset(), which
-  /// fails with the error that this returns. May be empty.
+  /// layers keep their stages loaded, and those of `choose_spares` give theirs up first. A worker
+  /// that fails while the ring opens is lost like any other. `lost` are addresses of workers that
+  /// are gone (all since the failure), or of one that has become too slow. Called on the thread
+  /// that calls reset(), which fails with the error that this returns. May be empty.
   std::function<Result<std::vector<RingWorker>>(const std::vector<std::string>& lost)> replan;
   /// Weight bits of all stages; threads and isa of the host's own. The layer range is not read.
   model::StageOptions local;
@@ -82,6 +97,7 @@ struct RingOptions {
   wire::Dialler dialler;
   /// Called from several threads, by one at a time. May be empty.
   std::function<void(const LoadEvent&)> progress;
+  Listener listener;                     ///< told what happens while the ring opens; may be empty
   std::shared_ptr<HostMetrics> metrics;  ///< counted there; may be null
   observe::EventLog events;              ///< told what happens
   /// Set by another thread or a signal handler to end a forward() or open() with kCancelled.
@@ -102,6 +118,9 @@ struct StageReport {
   uint64_t bytes_received = 0;  ///< on its links, since the links were made
   uint64_t bytes_sent = 0;
   bool relayed = false;  ///< its output goes through the host, since it can't reach the next stage
+  /// The host, or this stage's worker on its way to the next one, takes RingWorker::relay.
+  bool host_by_relay = false;
+  bool next_by_relay = false;
 };
 
 class RingState;

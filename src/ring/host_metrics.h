@@ -5,6 +5,8 @@
 
 namespace tandem::ring {
 
+enum class HostState : uint8_t { kOpening, kReady, kComputing, kFailed };
+
 struct HostMetrics {
   observe::Metrics all{"tandem_host_"};
   observe::Counter& laps = all.counter("laps_total", "Laps round the ring that ended well.");
@@ -16,25 +18,12 @@ struct HostMetrics {
   observe::Gauge& workers = all.gauge("workers", "Workers of the ring.");
   observe::Gauge& connections = all.gauge("connections", "Connections to workers.");
   observe::Gauge& positions = all.gauge("positions", "Positions of the conversation held.");
-  observe::Gauge& opening = state("opening");
-  observe::Gauge& ready = state("ready");
-  observe::Gauge& computing = state("computing");
-  observe::Gauge& failed = state("failed");
+  observe::States<HostState, 4> state{
+      all, "1 for what the ring does now.", {"opening", "ready", "computing", "failed"}};
 
   /// Of one stage: `peer` is the worker's address, or "host".
   observe::Gauge& stage(const char* name, const char* help, const std::string& peer) {
     return all.gauge(name, help, observe::label_text("peer", peer));
-  }
-  /// One of the four states.
-  void be(observe::Gauge& now) {
-    for (observe::Gauge* one : {&opening, &ready, &computing, &failed}) {
-      one->set(one == &now ? 1 : 0);
-    }
-  }
-
- private:
-  observe::Gauge& state(const char* name) {
-    return all.gauge("state", "1 for what the ring does now.", observe::label_text("state", name));
   }
 };
 

@@ -23,6 +23,7 @@ Status random_key(wire::Key& key) {
 
 RingState::~RingState() {
   monitor_.reset();
+  drop_spares();
   for (const auto& peer : peers_) peer->leave();
   for (const auto& spare : spares_) spare->leave();
 }
@@ -38,6 +39,9 @@ Status RingState::check_options() {
     if (!status.ok()) return status.error().in("spare " + spare.address);
   }
   recurrent_ = options_.config.recurrent_layers(0, layers) != 0;
+  if (options_.choose_spares && (!options_.survive || !options_.spares.empty())) {
+    return invalid("spares are either given or chosen, for a ring that survives a failure");
+  }
   if (options_.context == 0) options_.context = options_.config.context;
   if (options_.context > options_.config.context) {
     return invalid("a context of " + std::to_string(options_.context) +
@@ -200,7 +204,7 @@ Status RingState::activate_all() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = *peers_[i];
     peer.upstream = peer.downstream = nullptr;
-    peer.relayed = false;
+    peer.relayed = peer.next_by_relay = false;
     keys_[i].number = activation_;
     TANDEM_TRY(random_key(keys_[i].in));
     TANDEM_TRY(random_key(keys_[i].out));
@@ -241,12 +245,39 @@ Status RingState::link_station(Station& station) {
   return {};
 }
 
+/// Has worker `i` dial the next one: as it is, else by its other way. False: by neither.
+Result<bool> RingState::link_workers(size_t i) {
+  Peer& from = *peers_[i];
+  Peer& to = *peers_[i + 1];
+  from.relayed = detours_.contains(way(i));
+  if (from.relayed) return false;
+  const std::string& relay = to.worker.relay;
+  std::vector<std::string> ways;
+  if (!no_links_.contains(way(i))) ways.push_back(to.worker.way_for_workers());
+  if (!relay.empty() && (ways.empty() || ways.front() != relay)) ways.push_back(relay);
+  for (const std::string& where : ways) {
+    bool refused = false;
+    const Status dialed = from.dial({keys_[i + 1].in, to.fingerprint, where}, refused);
+    if (!dialed.ok() && !refused) {
+      from.fail(from.blame(dialed.error()));
+      return from.blame(dialed.error());
+    }
+    from.next_by_relay = where == relay;
+    if (dialed.ok()) return true;
+  }
+  from.next_by_relay = false;
+  from.relayed = true;
+  return false;
+}
+
 Status RingState::link() {
   stations_.clear();
   remote_.clear();
   std::set<Way> were;
+  std::set<Way> by_relay;
   for (size_t i = 0; i + 1 < peers_.size(); ++i) {
     if (peers_[i]->relayed) were.insert(way(i));
+    if (peers_[i]->next_by_relay) by_relay.insert(way(i));
   }
   TANDEM_TRY(activate_all());
   size_t own = 0;
@@ -261,21 +292,16 @@ Status RingState::link() {
     bool direct = false;
     if (peer.worker.layers.first > layer || i == 0) {
       own_until(peer.worker.layers.first);
-    } else if (detours_.contains(way(i - 1))) {
-      peers_[i - 1]->relayed = true;
     } else {
-      Peer& before = *peers_[i - 1];
-      const Status dialed =
-          before.dial({keys_[i].in, peer.fingerprint, peer.worker.address}, before.relayed);
-      direct = dialed.ok();
-      if (!direct && !before.relayed) {
-        before.fail(before.blame(dialed.error()));
-        return before.blame(dialed.error());
-      }
+      TANDEM_ASSIGN(direct, link_workers(i - 1));
     }
     if (repairing_ && i > 0 && peers_[i - 1]->relayed && !were.contains(way(i - 1))) {
       emit(Event::Kind::kDetour, peer.worker.label(),
            peers_[i - 1]->name() + " and " + peer.name() + " go on through the host");
+    }
+    if (repairing_ && i > 0 && peers_[i - 1]->next_by_relay && !by_relay.contains(way(i - 1))) {
+      emit(Event::Kind::kRelay, peer.worker.label(),
+           peers_[i - 1]->name() + " reaches " + peer.name() + " through the relay now");
     }
     if (direct) {
       peers_[i - 1]->downstream = &peer;
@@ -294,7 +320,9 @@ Status RingState::link() {
   return {};
 }
 
-Status RingState::prove() {
+void RingState::watch() {
+  collect();
+  monitor_.reset();
   std::vector<Peer*> watched;
   for (const auto& peer : peers_) watched.push_back(peer.get());
   std::vector<Peer*> spares;
@@ -302,6 +330,10 @@ Status RingState::prove() {
     if (spare->healthy) spares.push_back(spare.get());
   }
   monitor_ = std::make_unique<Monitor>(watched, spares, activation_, wake_, options_.survive);
+}
+
+Status RingState::prove() {
+  watch();
   length_ = floor_ = window_floor_ = 0;
   marks_.clear();
   pending_ = wire::Control::kReset;
@@ -321,7 +353,7 @@ Status RingState::prove() {
 
 Status RingState::establish() {
   const auto start = wire::Clock::now();
-  if (options_.metrics != nullptr) options_.metrics->be(options_.metrics->opening);
+  if (options_.metrics != nullptr) options_.metrics->state.set(HostState::kOpening);
   monitor_.reset();
   failure_.reset();
   wake_.clear();
@@ -330,6 +362,17 @@ Status RingState::establish() {
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     status = connect();
+    const bool lost = std::any_of(peers_.begin(), peers_.end(),
+                                  [](const auto& peer) { return !peer->why.empty(); });
+    if (!status.ok() && lost && options_.survive && options_.replan) {
+      // The others can do without it, and who planned can say who has its layers.
+      failure_ = status.error();
+      opening_ = true;
+      status = repair();
+      opening_ = false;
+      report_opening(start, status);
+      return status;
+    }
     if (!status.ok()) break;
     status = link();
     const bool linked = status.ok();
@@ -344,6 +387,7 @@ Status RingState::establish() {
   }
   if (!status.ok()) failure_ = status.error();
   report_opening(start, status);
+  if (status.ok()) choose_spares();
   return status;
 }
 

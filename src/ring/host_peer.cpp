@@ -14,6 +14,8 @@ constexpr auto kLinkConnectTimeout = 5s;
 // A worker reports its progress every 0.25 s while it loads, whatever it waits for.
 constexpr auto kLoadSilence = 15s;
 constexpr auto kAnswerTimeout = 5s;
+// A worker gives another one 5 s to be reached, and 3 s to let it in.
+constexpr auto kDialTimeout = 9s;
 constexpr auto kMeasureTimeout = 60s;
 constexpr auto kLinkTimeout = 20s;
 constexpr uint32_t kMaxAnswer = 4096;
@@ -112,8 +114,9 @@ void Peer::leave() {
 
 Result<std::unique_ptr<wire::Connection>> Peer::dial_worker(
     std::chrono::milliseconds timeout) const {
-  TANDEM_ASSIGN(wire::Socket socket, dialler_ ? dialler_(worker.address, timeout)
-                                              : wire::dial_tcp(worker.address, timeout));
+  const std::string& where = by_relay ? worker.relay : worker.address;
+  TANDEM_ASSIGN(wire::Socket socket,
+                dialler_ ? dialler_(where, timeout) : wire::dial_tcp(where, timeout));
   // Links go to the device that the control connection goes to.
   const auto pin = fingerprint == wire::Fingerprint{} ? worker.pin : std::optional(fingerprint);
   auto connection = std::make_unique<wire::Connection>(
@@ -272,7 +275,7 @@ Status Peer::dial(const wire::Dial& request, bool& refused) {
   refused = false;
   TANDEM_TRY(control->send_until(wire::Clock::now() + kAnswerTimeout, {.type = wire::Type::kDial},
                                  request.encode()));
-  return expect(wire::Type::kDialed, kAnswerTimeout, refused);
+  return expect(wire::Type::kDialed, kDialTimeout, refused);
 }
 
 Status Peer::send_measure(const wire::Measure& measure) {

@@ -45,7 +45,9 @@ struct Peer {
   // Neighbours that this worker is linked to directly; null if that is the host.
   Peer* upstream = nullptr;
   Peer* downstream = nullptr;
-  bool relayed = false;
+  bool relayed = false;        ///< its output goes through the host
+  bool by_relay = false;       ///< the host reaches it by worker.relay
+  bool next_by_relay = false;  ///< and it the next one, by that one's
   PassMeans pass_means;
 
   /// Not healthy any more, because of this.

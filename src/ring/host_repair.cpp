@@ -22,6 +22,7 @@ constexpr auto kRepairTime = 45s;
 constexpr int kMostAttempts = 6;
 /// How long a worker that went away may take to be there again before others get its layers.
 constexpr auto kReconnectTime = 3s;
+constexpr auto kHeadStart = 500ms;
 /// Failures further apart than this have nothing to do with each other.
 constexpr auto kLately = 2min;
 constexpr uint32_t kManyStrikes = 2;
@@ -41,6 +42,7 @@ bool RingState::Strikes::many() const {
 
 Status RingState::repair() {
   repairing_ = true;
+  take_arrivals();
   const auto deadline = wire::Clock::now() + kRepairTime;
   std::vector<std::string> lost;
   Status status = alive();
@@ -67,12 +69,13 @@ Status RingState::repair() {
     if (status.ok()) status = prove();
     if (status.ok()) break;
     if (hopeless || status.error().kind == ErrorKind::kCancelled || attempt + 1 == kMostAttempts ||
-        wire::Clock::now() > deadline) {
+        (!opening_ && wire::Clock::now() > deadline)) {
       failure_ = status.error();
       break;
     }
   }
   repairing_ = false;
+  if (status.ok()) choose_spares();
   return status;
 }
 
@@ -82,7 +85,11 @@ void RingState::note_failure(const Error& failure) {
   const auto link = monitor_ == nullptr ? Monitor::Link{} : monitor_->link();
   if (link.from != nullptr && link.to != nullptr) {
     const Way way{link.from->worker.address, link.to->worker.address};
-    if (broken_[way].add() >= kManyStrikes || link.stalled) detours_.insert(way);
+    // First the other way between the two, then through the host.
+    if (broken_[way].add() >= kManyStrikes || link.stalled) {
+      const bool last = link.to->worker.relay.empty() || link.from->next_by_relay;
+      (last ? detours_ : no_links_).insert(way);
+    }
   } else if (Peer* peer = link.from != nullptr ? link.from : link.to; peer != nullptr) {
     // A worker whose links to the host break again and again is no use, whoever is to blame.
     const Way way{peer->worker.address, ""};
@@ -106,7 +113,8 @@ Status RingState::replace(std::vector<std::string>& lost, bool& hopeless) {
     emit(Event::Kind::kLost, peer->worker.label(), peer->why);
   }
   take_spares();
-  TANDEM_TRY(reconnect());
+  // Who fails while it loads for the first time would fail again.
+  if (!opening_) TANDEM_TRY(reconnect());
   std::erase_if(lost, [&](const std::string& address) {
     return std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
       return peer->healthy && peer->worker.address == address;
@@ -155,6 +163,7 @@ Status RingState::reconnect() {
     Status status;
   };
   std::vector<Attempt> attempts;
+  std::vector<std::unique_ptr<Peer>> others;
   for (auto& place : peers_) {
     if (place->healthy || place->why.empty()) continue;
     const auto filled = std::make_shared<std::atomic<bool>>(false);
@@ -162,6 +171,12 @@ Status RingState::reconnect() {
       if (!strikes_[peer.worker.address].many()) attempts.push_back({&place, &peer, filled, {}});
     };
     if (!place->frozen) try_it(*place);
+    // A device that only the way to is lost of can be reached by another one.
+    if (!place->worker.relay.empty() && place->worker.relay != place->worker.address) {
+      others.push_back(std::make_unique<Peer>(place->worker));
+      others.back()->by_relay = !place->by_relay;
+      try_it(*others.back());
+    }
     for (const auto& spare : spares_) {
       if (!spare->healthy && spare->worker.layers == place->worker.layers) try_it(*spare);
     }
@@ -173,6 +188,16 @@ Status RingState::reconnect() {
   threads.reserve(attempts.size());
   for (Attempt& attempt : attempts) {
     threads.emplace_back([&] {
+      // Of two ways the direct one is the better, and a relay is not ours alone.
+      const auto begin = wire::Clock::now() + kHeadStart;
+      const bool second = attempt.peer->by_relay && !(*attempt.place)->frozen;
+      while (second && !*attempt.filled && !cancelled() && wire::Clock::now() < begin) {
+        std::this_thread::sleep_for(20ms);
+      }
+      if (*attempt.filled) {
+        attempt.status = Error{ErrorKind::kCancelled, "stopped"};
+        return;
+      }
       attempt.status = attempt.peer->open_until(model, deadline,
                                                 [&] { return !cancelled() && !*attempt.filled; });
       if (attempt.status.ok()) *attempt.filled = true;
@@ -185,11 +210,19 @@ Status RingState::reconnect() {
     const auto spare = std::find_if(spares_.begin(), spares_.end(),
                                     [&](const auto& one) { return one.get() == attempt.peer; });
     if (spare != spares_.end()) std::swap(*spare, *attempt.place);
+    const auto other = std::find_if(others.begin(), others.end(),
+                                    [&](const auto& one) { return one.get() == attempt.peer; });
+    if (other != others.end()) std::swap(*other, *attempt.place);
   }
+  for (const auto& other : others) other->leave();
   for (const auto& attempt : attempts) {
     if (!attempt.status.ok() || attempt.place->get() != attempt.peer) continue;
     emit(Event::Kind::kReconnected, attempt.peer->worker.label(),
          attempt.peer->name() + " is there again");
+    if (attempt.peer->by_relay) {
+      emit(Event::Kind::kRelay, attempt.peer->worker.label(),
+           attempt.peer->name() + " is reached through the relay now");
+    }
   }
   return {};
 }
@@ -218,8 +251,9 @@ Result<std::unique_ptr<Peer>> RingState::find_taker(size_t gone, std::string& re
                                            options_.context, options_.local.kv);
   const PeerModel model = peer_model();
   for (const Peer* candidate : candidates) {
-    auto peer = std::make_unique<Peer>(RingWorker{candidate->worker.address, layers,
-                                                  candidate->worker.pin, candidate->worker.name});
+    auto peer = std::make_unique<Peer>(candidate->worker);
+    peer->worker.layers = layers;
+    peer->by_relay = candidate->by_relay;
     emit(Event::Kind::kLoading, peer->worker.label(), peer->name() + " loads these layers");
     Status status = peer->connect(model);
     const uint64_t available = peer->welcome.memory_available;
@@ -300,6 +334,7 @@ Status RingState::deal(const std::vector<RingWorker>& workers) {
     if (peer != nullptr) peer->leave();
   }
   std::erase(spares_, nullptr);
+  if (options_.choose_spares) drop_spares();
   peers_ = std::move(next);
   return {};
 }

@@ -21,7 +21,7 @@ void RingState::report_lap(uint32_t tokens, wire::Clock::time_point start,
   }
   if (options_.metrics == nullptr) return;
   HostMetrics& metrics = *options_.metrics;
-  metrics.be(failed ? metrics.failed : metrics.ready);
+  metrics.state.set(failed ? HostState::kFailed : HostState::kReady);
   if (failed) metrics.failures.add();
   if (!result.ok()) return;
   metrics.laps.add();
@@ -72,7 +72,7 @@ void RingState::report_opening(wire::Clock::time_point start, const Status& stat
   }
   if (options_.metrics == nullptr) return;
   HostMetrics& metrics = *options_.metrics;
-  metrics.be(status.ok() ? metrics.ready : metrics.failed);
+  metrics.state.set(status.ok() ? HostState::kReady : HostState::kFailed);
   if (!status.ok()) return metrics.failures.add();
   metrics.openings.add();
   metrics.workers.set(static_cast<double>(peers_.size()));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace tandem::ring {
 
 class RingState {
  public:
-  explicit RingState(RingOptions options) : options_(std::move(options)) {}
+  explicit RingState(RingOptions options)
+      : options_(std::move(options)), listener_(options_.listener) {}
   ~RingState();
   RingState(const RingState&) = delete;
   RingState& operator=(const RingState&) = delete;
@@ -64,13 +66,20 @@ class RingState {
   Status reassign();
   Result<std::unique_ptr<Peer>> find_taker(size_t gone, std::string& reasons);
   Status deal(const std::vector<RingWorker>& workers);
+  // host_spares.cpp
+  void choose_spares();
+  void load_spares();
+  void take_arrivals();
+  void drop_spares();
   [[nodiscard]] bool cancelled() const {
     return options_.cancel != nullptr && options_.cancel->load();
   }
   Status establish();
   Status link();
+  Result<bool> link_workers(size_t i);
   Status link_station(Station& station);
   Status activate_all();
+  void watch();
   Status prove();
   Result<model::HiddenStates> lap(model::HiddenStates hidden, uint32_t position, uint32_t want,
                                   wire::Control control, uint32_t argument);
@@ -100,8 +109,10 @@ class RingState {
   std::map<std::string, Strikes> strikes_;
   using Way = std::pair<std::string, std::string>;  ///< addresses of two workers
   std::map<Way, Strikes> broken_;
-  std::set<Way> detours_;  ///< ways that are gone through the host at once
+  std::set<Way> no_links_;  ///< ways that are not dialed directly any more
+  std::set<Way> detours_;   ///< ways that are gone through the host at once
   bool repairing_ = false;
+  bool opening_ = false;
   /// From worker `i` to the next one.
   [[nodiscard]] Way way(size_t i) const {
     return {peers_[i]->worker.address, peers_[i + 1]->worker.address};
@@ -109,6 +120,19 @@ class RingState {
   std::mutex progress_mutex_;  ///< one call of options_.progress at a time
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Peer>> spares_;
+  /// Spares that load beside the answers, on a thread of their own. `done` ones are the ring's
+  /// again; the flag says that there are some.
+  struct Arrival {
+    std::unique_ptr<Peer> peer;
+    Status status;
+    bool done = false;
+  };
+  std::mutex arrivals_mutex_;  ///< guards `status` and `done` of arrivals_
+  std::vector<Arrival> arrivals_;
+  std::atomic<bool> arrived_{false};
+  std::atomic<bool> spares_give_up_{false};
+  bool choose_again_ = false;  ///< once those have loaded
+  std::thread spare_loader_;
   std::vector<std::unique_ptr<Station>> own_;     ///< the host's stages
   std::vector<std::unique_ptr<Station>> remote_;  ///< made anew by link()
   std::vector<Station*> stations_;                ///< both, in the order of the layers

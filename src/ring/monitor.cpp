@@ -57,6 +57,14 @@ Monitor::~Monitor() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Monitor::watch(Peer* spare) {
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals_.push_back(spare);
+  }
+  wake_.wake();
+}
+
 std::optional<Error> Monitor::failure() const {
   if (!failed()) return std::nullopt;
   const std::lock_guard lock(mutex_);
@@ -146,6 +154,15 @@ void Monitor::loop() {
   auto next_ping = wire::Clock::now();
   while (!stopping_ && !failed()) {
     const auto now = wire::Clock::now();
+    {
+      const std::lock_guard lock(mutex_);
+      for (Peer* spare : std::exchange(arrivals_, {})) {
+        watched_.emplace_back();
+        watched_.back().peer = spare;
+        watched_.back().heard = now;
+        watched_.back().spare = true;
+      }
+    }
     if (ping_now_.exchange(false) || now >= next_ping) {
       next_ping = now + kPingEvery;
       {

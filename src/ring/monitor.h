@@ -58,6 +58,9 @@ class Monitor {
   std::vector<Event> take_events();
   [[nodiscard]] bool events() const { return has_events_.load(std::memory_order_acquire); }
 
+  /// Watches one more spare. There has to be a peer already.
+  void watch(Peer* spare);
+
   /// A lap is under way from begin to end.
   void begin();
   void end();
@@ -111,6 +114,7 @@ class Monitor {
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
   std::vector<Watched> watched_;
+  std::vector<Peer*> arrivals_;  ///< spares that the thread is to watch
   uint64_t pings_ = 0;
   std::optional<Error> failure_;
   std::vector<Event> events_;

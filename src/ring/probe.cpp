@@ -64,7 +64,7 @@ uint64_t largest_tensor(const model::ModelConfig& config, const weights::TensorS
 }
 
 /// The layers to measure with so much memory: from the middle of the model, where they are usual.
-LayerRange layers_for(const ProbeOptions& options, uint64_t memory) {
+LayerRange layers_for(const ProbeOptions& options, uint64_t memory, uint32_t most = kMostLayers) {
   const model::ModelConfig& config = options.config;
   const uint64_t scratch = largest_tensor(config, *options.source);
   const uint32_t context = probe_context(options);
@@ -72,7 +72,7 @@ LayerRange layers_for(const ProbeOptions& options, uint64_t memory) {
       1U, static_cast<uint32_t>(options.workers.size()) + (options.host_memory == 0 ? 0 : 1));
   // All together no more than the model has: what devices of one machine take of its caches.
   const uint32_t share = std::max(config.layers / devices, kFewestLayers);
-  for (uint32_t count = std::min({kMostLayers, share, config.layers}); count > 0; --count) {
+  for (uint32_t count = std::min({most, share, config.layers}); count > 0; --count) {
     const uint32_t first = (config.layers - count) / 2;
     model::StageOptions stage = options.local;
     stage.first_layer = first;
@@ -120,8 +120,7 @@ class Prober {
     model_.cancel = options.cancel;
     model_.give_up = &give_up_;
     for (const RingWorker& worker : options.workers) {
-      peers_.push_back(
-          std::make_unique<Peer>(RingWorker{worker.address, {}, worker.pin, worker.name}));
+      peers_.push_back(std::make_unique<Peer>(worker));
     }
     model_.tls = options.tls;
     model_.dialler = options.dialler;
@@ -154,7 +153,34 @@ class Prober {
     return {};
   }
 
+  /// Device `i` is measured, the host being 0.
+  [[nodiscard]] bool measured(size_t i) const {
+    return options_.devices.empty() || options_.devices[i];
+  }
+  [[nodiscard]] bool link_wanted(size_t a, size_t b) const {
+    return !options_.links || options_.links(static_cast<uint32_t>(a), static_cast<uint32_t>(b));
+  }
+  /// Somebody has to connect to worker `i`.
+  [[nodiscard]] bool needed(size_t i) const {
+    if (measured(i + 1)) return true;
+    const size_t own = i + 1;
+    for (size_t other = 0; other <= peers_.size(); ++other) {
+      if (other != own && link_wanted(std::min(own, other), std::max(own, other))) return true;
+    }
+    return false;
+  }
+  Error fail(size_t worker, const Error& error) const {
+    Error blamed = peers_[worker]->blame(error);
+    if (options_.failed && error.kind != ErrorKind::kCancelled) options_.failed(worker, blamed);
+    return blamed;
+  }
+
   Status host() {
+    if (!measured(0)) {
+      result_.devices.emplace_back();
+      result_.devices.back().id = "host";
+      return {};
+    }
     say("the host's layers");
     DeviceProbe device;
     device.id = "host";
@@ -191,6 +217,7 @@ class Prober {
     std::vector<double> seconds(peers_.size(), 0);
     std::vector<std::thread> threads;
     for (size_t i = 0; i < peers_.size(); ++i) {
+      if (!needed(i)) continue;
       threads.emplace_back([&, i] {
         Peer& peer = *peers_[i];
         Status status = peer.connect(model_);
@@ -198,13 +225,13 @@ class Prober {
           const uint64_t memory = peer.welcome.memory_limit == 0 && peer.welcome.memory_free == 0
                                       ? UINT64_MAX
                                       : peer.welcome.memory_free;
-          peer.worker.layers = layers_for(options_, memory);
+          peer.worker.layers = layers_for(options_, memory, measured(i + 1) ? kMostLayers : 1);
           const auto start = wire::Clock::now();
           if (peer.worker.layers.count() > 0) status = peer.load(model_);
           seconds[i] = std::chrono::duration<double>(wire::Clock::now() - start).count();
         }
         if (!status.ok()) {
-          statuses[i] = peer.blame(status.error());
+          statuses[i] = fail(i, status.error());
           give_up_ = true;
         }
       });
@@ -256,7 +283,7 @@ class Prober {
         TANDEM_TRY(going());
         if (ends_ != nullptr) TANDEM_TRY(run_ends(width, laps, tokens));
         for (size_t i = 0; i < times.size(); ++i) {
-          if (result_.devices[i].layers.count() == 0) continue;
+          if (result_.devices[i].layers.count() == 0 || !measured(i)) continue;
           TANDEM_ASSIGN(const uint64_t took, i == 0 ? measure_here(one) : measure_there(i, one));
           // The first one finds nothing in its place yet.
           if (round > 0) times[i].push_back(took);
@@ -285,26 +312,31 @@ class Prober {
 
   Result<uint64_t> measure_there(size_t device, const wire::Measure& measure) {
     Peer& peer = *peers_[device - 1];
-    TANDEM_TRY(peer.send_measure(measure));
-    const auto measured = peer.await_measured(measure);
-    if (!measured.ok()) return peer.blame(measured.error());
-    return measured->widths.front().nanoseconds.median;
+    if (const Status sent = peer.send_measure(measure); !sent.ok()) {
+      return fail(device - 1, sent.error());
+    }
+    const auto answer = peer.await_measured(measure);
+    if (!answer.ok()) return fail(device - 1, answer.error());
+    return answer->widths.front().nanoseconds.median;
   }
 
   Status measure_together() {
     std::vector<size_t> able;
     for (size_t i = 0; i < peers_.size(); ++i) {
-      if (peers_[i]->worker.layers.count() > 0) able.push_back(i);
+      if (peers_[i]->worker.layers.count() > 0 && measured(i + 1)) able.push_back(i);
     }
     if (able.size() < 2) return {};
     say("all workers at once");
     const wire::Measure measure = measurement(model_.load.context, kNarrow + 1, UINT32_MAX);
     if (measure.widths.empty()) return {};
-    for (const size_t i : able) TANDEM_TRY(peers_[i]->send_measure(measure));
     for (const size_t i : able) {
-      auto measured = peers_[i]->await_measured(measure);
-      if (!measured.ok()) return peers_[i]->blame(measured.error());
-      result_.devices[i + 1].together = std::move(measured->widths);
+      const Status sent = peers_[i]->send_measure(measure);
+      if (!sent.ok()) return fail(i, sent.error());
+    }
+    for (const size_t i : able) {
+      auto answer = peers_[i]->await_measured(measure);
+      if (!answer.ok()) return fail(i, answer.error());
+      result_.devices[i + 1].together = std::move(answer->widths);
     }
     return {};
   }
@@ -320,29 +352,35 @@ class Prober {
           return Error{ErrorKind::kIo, "the system gives no random bytes"};
         }
       }
-      TANDEM_TRY(peer.send_activate(keys[i]));
-      if (const Status status = peer.await_activated(); !status.ok()) {
-        return peer.blame(status.error());
-      }
+      Status status = peer.send_activate(keys[i]);
+      if (status.ok()) status = peer.await_activated();
+      if (!status.ok()) return fail(i, status.error());
     }
     for (uint32_t b = 0; b < peers_.size(); ++b) {
       if (peers_[b]->worker.layers.count() == 0) continue;
       TANDEM_TRY(going());
       say("links to " + peers_[b]->worker.label());
-      TANDEM_ASSIGN(const auto echo, peers_[b]->link(wire::Role::kEcho, keys[b].in));
-      const auto tested = measure_link(*echo);
-      if (!tested.ok()) return peers_[b]->blame(tested.error());
-      result_.links.push_back({0, b + 1, tested->rtt_ns, tested->bytes_per_second});
+      if (link_wanted(0, b + 1)) {
+        const auto echo = peers_[b]->link(wire::Role::kEcho, keys[b].in);
+        if (!echo.ok()) return fail(b, echo.error());
+        const auto tested = measure_link(**echo);
+        if (!tested.ok()) return fail(b, tested.error());
+        result_.links.push_back({0, b + 1, tested->rtt_ns, tested->bytes_per_second});
+      }
       for (uint32_t a = 0; a < b; ++a) {
-        if (peers_[a]->worker.layers.count() == 0) continue;
+        if (peers_[a]->worker.layers.count() == 0 || !link_wanted(a + 1, b + 1)) continue;
         TANDEM_TRY(going());
-        bool refused = false;
-        const auto link = peers_[a]->test_link(
-            {keys[b].in, peers_[b]->fingerprint, peers_[b]->worker.address}, refused);
-        if (link.ok()) {
+        // As a ring links them: directly, or by the other way.
+        const RingWorker& to = peers_[b]->worker;
+        for (const std::string& where : {to.way_for_workers(), to.relay}) {
+          if (where.empty()) continue;
+          bool refused = false;
+          const auto link =
+              peers_[a]->test_link({keys[b].in, peers_[b]->fingerprint, where}, refused);
+          if (!link.ok() && !refused) return fail(a, link.error());
+          if (!link.ok()) continue;
           result_.links.push_back({a + 1, b + 1, link->rtt_ns, link->bytes_per_second});
-        } else if (!refused) {
-          return peers_[a]->blame(link.error());
+          break;
         }
       }
     }

@@ -36,6 +36,13 @@ struct ProbeOptions {
   std::optional<uint64_t> host_memory;
   uint32_t context = 0;      ///< of the room; 0: the model's
   bool measure_ends = true;  ///< load embedding and head, and time them
+  /// Which devices to measure, the host (and its ends) first; empty: all. Others load a layer where
+  /// a link of theirs is measured, and nothing is known of them afterwards.
+  std::vector<bool> devices;
+  /// Whether to measure the link between two devices, a < b; empty: all.
+  std::function<bool(uint32_t a, uint32_t b)> links;
+  /// Told of a worker (index) that makes the probe fail. From several threads. May be empty.
+  std::function<void(size_t worker, const Error& why)> failed;
   /// What is being done, in a few words. May be empty.
   std::function<void(std::string_view)> progress;
   const std::atomic<bool>* cancel = nullptr;

@@ -51,14 +51,17 @@ class WorkerEngine {
 
   void loop();
   int next_timeout() const;
+  // worker_greeting.cpp
   void accept();
   void welcome_stranger(wire::Socket client);
+  bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   /// These three return false if the client is to be dropped.
   bool greet(Stranger& stranger);
   bool greet_link(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
   bool greet_echo(const wire::Hello& hello, std::unique_ptr<wire::Connection>& connection);
   /// False if it is to be dropped.
   static bool answer(wire::Connection& echo);
+  // worker_engine.cpp
   bool listen_to(const std::shared_ptr<Session>& session);
   Status dispatch(const std::shared_ptr<Session>& session, const wire::Header& header);
   void dial(const std::shared_ptr<Session>& session, const wire::Dial& request);
@@ -66,13 +69,13 @@ class WorkerEngine {
   Result<std::unique_ptr<wire::Connection>> call(const std::string& where, wire::Role role,
                                                  const wire::Key& key, const Digest& pin) const;
   void test_link(const std::shared_ptr<Session>& session, const wire::TestLink& request);
-  bool refuse(Stranger& stranger, ErrorKind kind, const std::string& reason);
   void end(const std::shared_ptr<Session>& session);
   void tick();
+  void count_sessions();
+  // worker_report.cpp
   /// Loads what the session asked for; by a thread of its own.
   void load(const std::shared_ptr<Session>& session);
   void count_bytes(Session& session);
-  void count_sessions();
   [[nodiscard]] wire::Bytes welcome() const;
   [[nodiscard]] wire::Bytes pong(const Session& session) const;
   void log(const std::string& line) const {

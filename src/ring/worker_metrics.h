@@ -5,6 +5,8 @@
 
 namespace tandem::ring {
 
+enum class WorkerState : uint8_t { kIdle, kLoading, kReady, kComputing };
+
 /// Counters are written by all threads of a worker, gauges when the text is asked for.
 struct WorkerMetrics {
   observe::Metrics all{"tandem_worker_"};
@@ -27,17 +29,9 @@ struct WorkerMetrics {
       all.gauge("memory_used_bytes", "Bytes of weights and KV caches held.");
   observe::Gauge& memory_limit = all.gauge("memory_limit_bytes", "Most of them; 0: no limit.");
   observe::Gauge& hosts_now = all.gauge("hosts", "Hosts connected.");
-  observe::Gauge& idle = state("idle");
-  observe::Gauge& loading = state("loading");
-  observe::Gauge& ready = state("ready");
-  observe::Gauge& computing = state("computing");
+  observe::States<WorkerState, 4> state{
+      all, "1 for what the worker does now.", {"idle", "loading", "ready", "computing"}};
   observe::Gauge& uptime = all.gauge("uptime_seconds", "Seconds since the start.");
-
- private:
-  observe::Gauge& state(const char* name) {
-    return all.gauge("state", "1 for what the worker does now.",
-                     observe::label_text("state", name));
-  }
 };
 
 }  // namespace tandem::ring

@@ -81,13 +81,10 @@ void WorkerEngine::count_bytes(Session& session) {
 }
 
 std::string WorkerEngine::metrics() {
-  const bool busy = compute_->pass().busy;
-  const bool loading = loading_ > 0;
-  const bool ready = session_count_ > 0;
-  metrics_.computing.set(busy ? 1 : 0);
-  metrics_.loading.set(!busy && loading ? 1 : 0);
-  metrics_.ready.set(!busy && !loading && ready ? 1 : 0);
-  metrics_.idle.set(!busy && !loading && !ready ? 1 : 0);
+  metrics_.state.set(compute_->pass().busy ? WorkerState::kComputing
+                     : loading_ > 0        ? WorkerState::kLoading
+                     : session_count_ > 0  ? WorkerState::kReady
+                                           : WorkerState::kIdle);
   metrics_.layers.set(static_cast<double>(cache_.layers()));
   metrics_.stages.set(static_cast<double>(cache_.stages()));
   metrics_.memory_used.set(static_cast<double>(cache_.used()));

@@ -17,6 +17,7 @@ constexpr auto kUnserved = 30s;  // after which a job whose host is not there is
 constexpr auto kHubAway = 600s;  // for which a lease that nobody could renew still counts
 constexpr auto kLookAtRoom = 60s;
 constexpr auto kRetry = 2s;
+constexpr auto kCallLasts = 300s;  // clocks of hub and device may differ
 constexpr int kWaitSeconds = 25;
 constexpr auto kQuietFirst = 60s;  // before the memory is measured
 constexpr uint64_t kRoomToMeasure = uint64_t{4} << 30;
@@ -67,6 +68,11 @@ Result<std::unique_ptr<Agent>> Agent::start(hub::Home home, Way way, AgentOption
                                               });
   agent->sharing_->use_hub(client.hub(), client.token());
   agent->sharing_->apply(room, worker);
+  agent->relay_ = std::make_shared<Relay>(client, agent->way_.link.code, &agent->stopping_);
+  worker.dialler = [relay = agent->relay_.get()](const std::string& where,
+                                                 std::chrono::milliseconds timeout) {
+    return relay->dial(where, timeout);
+  };
   agent->limit_ = worker.memory;
   TANDEM_ASSIGN(agent->worker_, ring::Worker::start(std::move(worker)));
   if (!agent->beat(client)) {
@@ -74,6 +80,8 @@ Result<std::unique_ptr<Agent>> Agent::start(hub::Home home, Way way, AgentOption
   }
   agent->known_ = std::thread([self = agent.get()] { self->keep_known(); });
   agent->jobs_ = std::thread([self = agent.get()] { self->take_jobs(); });
+  agent->calls_ = std::thread(
+      [self = agent.get(), after = number_of(room, "events")] { self->take_calls(after); });
   return agent;
 }
 
@@ -90,6 +98,7 @@ void Agent::stop() {
   changed_.notify_all();
   if (known_.joinable()) known_.join();
   if (jobs_.joinable()) jobs_.join();
+  if (calls_.joinable()) calls_.join();
   if (worker_ != nullptr) worker_->stop();
 }
 
@@ -105,6 +114,7 @@ void Agent::log(const std::string& line) const {
 Result<hub::Client> Agent::connect() {
   TANDEM_ASSIGN(hub::Client client, home_.connect(way_.link.hub, options_.name));
   client.stop_on(&stopping_);
+  if (relay_ != nullptr) relay_->use_token(client.token());
   return client;
 }
 
@@ -141,7 +151,9 @@ Json Agent::report() const {
   const std::string port = address.substr(address.rfind(':') + 1);
   const std::string host = address.substr(0, address.rfind(':'));
   Json addresses = Json::array();
-  if (host == "0.0.0.0" || host == "[::]") {
+  if (!options_.address.empty()) {
+    addresses.push_back(options_.address);
+  } else if (host == "0.0.0.0" || host == "[::]") {
     for (const std::string& one : own_addresses()) {
       const bool six = one.find(':') != std::string::npos;
       if (six && host == "0.0.0.0") continue;
@@ -385,6 +397,25 @@ void Agent::take_jobs() {
       const std::lock_guard lock(mutex_);
       beat_now_ = true;
       changed_.notify_all();
+    }
+  }
+}
+
+void Agent::take_calls(int64_t after) {
+  auto client = connect();
+  while (!stopping_) {
+    if (!client.ok() || client->status() == 401) client = connect();
+    const auto events = client.ok() ? client->room_events(way_.link.code, after, kWaitSeconds)
+                                    : Result<Json>(client.error());
+    if (!events.ok()) {
+      pause_for(kRetry);
+      continue;
+    }
+    after = number_of(*events, "next");
+    for (const Json& event : part_of(*events, "events")) {
+      // Who called before the hub was away has long given up.
+      if (now_ms() - number_of(event, "at") > kCallLasts / 1ms) continue;
+      relay_->answer(event, [this](wire::Socket socket) { worker_->adopt(std::move(socket)); });
     }
   }
 }

@@ -1,8 +1,9 @@
 // A device that lends itself to a room: the ring's worker, and what keeps it known at the hub.
 //
 // Three threads beside the worker's own. The first tells the hub every 15 s what the device has and
-// applies what its owner set; it also renews leases. The second waits for jobs. None of them is on
-// the way of an answer: a hub that is away only delays what is new.
+// applies what its owner set; it also renews leases. The second waits for jobs, the third for calls
+// through the hub's relay. None of them is on the way of an answer: a hub that is away only delays
+// what is new.
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "ring/worker.h"
 #include "room/entry.h"
 #include "room/grants.h"
+#include "room/relay.h"
 #include "room/sharing.h"
 
 namespace tandem::room {
@@ -31,9 +33,11 @@ struct AgentOptions {
   /// Measures how fast the memory is read, in bytes/s; takes a second, all threads, and up to 4
   /// GiB. Called once, when nobody has used the device for a while. May be empty.
   std::function<double()> bandwidth;
-  SharingOptions sharing;          ///< where weights come from, and whom they are given to
-  std::filesystem::path settings;  ///< TOML file of the owner's settings, or empty
-  std::function<void()> waiting;   ///< told once the device waits in the lobby
+  SharingOptions sharing;  ///< where weights come from, and whom they are given to
+  /// HOST:PORT that others reach the worker by, where that is not what it listens at; or empty.
+  std::string address;
+  std::filesystem::path settings;             ///< TOML file of the owner's settings, or empty
+  std::function<void()> waiting;              ///< told once the device waits in the lobby
   const std::atomic<bool>* cancel = nullptr;  ///< ends start()
 };
 
@@ -59,6 +63,7 @@ class Agent {
   void log(const std::string& line) const;
   void keep_known();
   void take_jobs();
+  void take_calls(int64_t after);
   /// One heartbeat. False: the hub did not take it.
   bool beat(hub::Client& client);
   void apply(const hub::OwnerSettings& owner);
@@ -80,9 +85,10 @@ class Agent {
   std::shared_ptr<const wire::Tls> tls_;
   Grants grants_;
   std::unique_ptr<Sharing> sharing_;  ///< before the worker, which uses it
-  std::unique_ptr<ring::Worker> worker_;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;  ///< guards what follows
+  std::unique_ptr<ring::Worker> worker_;
+  std::shared_ptr<Relay> relay_;  // after the worker, which gets its streams
+  mutable std::mutex mutex_;      ///< guards what follows
   std::condition_variable changed_;
   bool beat_now_ = false;
   bool hub_here_ = true;
@@ -94,6 +100,7 @@ class Agent {
   hub::OwnerSettings owner_;  ///< as the hub last said; of start() and then of known_ alone
   std::thread known_;
   std::thread jobs_;
+  std::thread calls_;
 };
 
 }  // namespace tandem::room

@@ -2,18 +2,27 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "ring/system_memory.h"
 #include "room/machine.h"
 #include "room/measured.h"
 #include "room/reach.h"
+#include "room/spares.h"
 
 namespace tandem::room {
 namespace {
 
 /// So often a device may go while the room is measured.
 constexpr int kAttempts = 3;
+
+MeasuredModel measured_model(const DealOptions& options) {
+  const ring::ProbeOptions& probe = options.probe;
+  return {weights::model_hash(*probe.manifest), static_cast<uint8_t>(probe.local.weights),
+          static_cast<uint8_t>(probe.local.kv), probe.local.threads,
+          std::string(model::name(probe.local.isa))};
+}
 
 class Dealer {
  public:
@@ -27,22 +36,16 @@ class Dealer {
       TANDEM_ASSIGN(Deal quick, planned(guessed()));
       if (quick.plan.shortage) return quick;
       TANDEM_TRY(find_ways());
-      auto probe = options_.measure ? known() : known_anyway();
-      if (!probe && !options_.measure) {
-        return Error{ErrorKind::kNotFound, "the room's host was not measured"};
+      auto probe = options_.measure ? figures() : known_anyway();
+      // Somebody left or says no, most likely: the next round goes without.
+      const int most = kAttempts + static_cast<int>(failed_.size());
+      if (!probe.ok() && options_.measure && probe.error().kind == ErrorKind::kPeer &&
+          attempt + 1 < most) {
+        host_.happenings().add("measuring_failed", "", probe.error().message);
+        host_.say("measuring failed, again: " + probe.error().message);
+        continue;
       }
-      if (!probe) {
-        auto measured = measure();
-        // Somebody left, most likely: the next round shows who.
-        if (!measured.ok() && measured.error().kind == ErrorKind::kPeer &&
-            attempt + 1 < kAttempts) {
-          host_.happenings().add("measuring_failed", "", measured.error().message);
-          continue;
-        }
-        if (!measured.ok()) return measured.error();
-        probe = std::move(*measured);
-        deal_.measured = true;
-      }
+      if (!probe.ok()) return probe.error();
       TANDEM_ASSIGN(Deal result, planned(std::move(*probe)));
       if (!options_.hire || result.plan.shortage) return result;
       TANDEM_ASSIGN(const bool all, hire(result));
@@ -98,13 +101,34 @@ class Dealer {
     addresses_ = std::move(addresses);
   }
 
+  /// Directly, else through the hub.
+  Result<std::string> way_to(const Member& member, const std::string& loopback) {
+    auto direct = reach(member, *host_.tls(), loopback);
+    if (direct.ok() || host_.cancelled()) return direct;
+    auto relayed = reach_by_relay(member, *host_.tls(), host_.relay());
+    if (!relayed.ok()) {
+      return Error{ErrorKind::kPeer, direct.error().message + "; " + relayed.error().message};
+    }
+    host_.happenings().add("relayed", member.label, direct.error().message);
+    return relayed;
+  }
+
+  /// What the ring knows a member by.
+  [[nodiscard]] static ring::RingWorker ring_worker(const Member& member,
+                                                    const std::string& address,
+                                                    ring::LayerRange layers) {
+    // Others may reach it where this device can't.
+    const std::string others = is_relayed(address) ? way_for_others(member) : "";
+    return {address, layers, member.certificate, member.label, others, relay_way(member.device)};
+  }
+
   Status find_ways() {
     const size_t count = deal_.members.size();
     std::vector<Result<std::string>> found(count, std::string());
     std::vector<std::thread> threads;
     const std::string loopback = loopback_mark();
     for (size_t i = 0; i < count; ++i) {
-      threads.emplace_back([&, i] { found[i] = reach(deal_.members[i], *host_.tls(), loopback); });
+      threads.emplace_back([&, i] { found[i] = way_to(deal_.members[i], loopback); });
     }
     for (std::thread& thread : threads) thread.join();
     if (host_.cancelled()) return Error{ErrorKind::kCancelled, "stopped"};
@@ -121,65 +145,92 @@ class Dealer {
     return {};
   }
 
-  [[nodiscard]] MeasuredModel measured_model() const {
-    const ring::ProbeOptions& probe = options_.probe;
-    return {weights::model_hash(*probe.manifest), static_cast<uint8_t>(probe.local.weights),
-            static_cast<uint8_t>(probe.local.kv), probe.local.threads,
-            std::string(model::name(probe.local.isa))};
+  /// What is known, once what is not has been measured.
+  Result<ring::RoomProbe> figures() {
+    auto measured = Measured::load(host_.home().folder(), measured_model(options_));
+    Missing missing = to_measure(measured);
+    if (!missing.none()) {
+      std::vector<std::string> devices;
+      for (uint32_t i = 1; i <= deal_.members.size(); ++i) {
+        if (missing.involves(i)) devices.push_back(deal_.members[i - 1].device);
+      }
+      TANDEM_ASSIGN(const auto failed, host_.hire(devices, "probe"));
+      std::map<size_t, std::string> why;
+      for (size_t i = 0; i < deal_.members.size(); ++i) {
+        const auto one = failed.find(deal_.members[i].device);
+        if (one != failed.end()) why[i] = one->second;
+      }
+      drop(why);
+      if (!why.empty()) missing = to_measure(measured);
+    }
+    if (!missing.none()) {
+      TANDEM_ASSIGN(const ring::RoomProbe probe, measure(missing));
+      measured.put(deal_.members, addresses_, probe, missing);
+      deal_.measured = true;
+    }
+    if (auto probe = measured.find(deal_.members, addresses_)) return std::move(*probe);
+    return Error{ErrorKind::kPeer, "what was measured is not what was asked for"};
   }
 
-  [[nodiscard]] std::optional<ring::RoomProbe> known() const {
-    auto probe =
-        Measured::load(host_.home().folder(), measured_model()).find(deal_.members, addresses_);
-    if (!probe) return probe;
-    ring::RoomProbe today = *probe;
+  [[nodiscard]] Missing to_measure(const Measured& measured) const {
+    Missing missing = measured.missing(deal_.members, addresses_);
+    const auto before = measured.find(deal_.members, addresses_, true);
+    if (!before) return missing;
+    ring::RoomProbe today = *before;
     lend(today);
-    for (size_t i = 0; i < today.devices.size(); ++i) {
+    for (uint32_t i = 0; i < today.devices.size(); ++i) {
       // Not a layer fitted then; now one may.
       const bool unmeasured = today.devices[i].alone.empty();
-      if (unmeasured && today.devices[i].memory > probe->devices[i].memory) return std::nullopt;
+      if (!unmeasured || today.devices[i].memory <= before->devices[i].memory) continue;
+      missing.devices[i] = true;
+      for (uint32_t other = 0; other < today.devices.size(); ++other) {
+        if (i != 0 && other != i) missing.links.insert(std::minmax(i, other));
+      }
     }
-    return probe;
+    return missing;
   }
 
-  /// Leaves out whoever was not measured, and takes links that were not for missing.
-  std::optional<ring::RoomProbe> known_anyway() {
-    const auto measured = Measured::load(host_.home().folder(), measured_model());
+  /// Leaves out whoever was never measured, and takes links that were not for missing.
+  Result<ring::RoomProbe> known_anyway() {
+    const auto measured = Measured::load(host_.home().folder(), measured_model(options_));
     std::map<size_t, std::string> unknown;
     for (size_t i = 0; i < deal_.members.size(); ++i) {
-      if (!measured.find({deal_.members[i]}, {addresses_[i]})) {
+      if (!measured.find({deal_.members[i]}, {addresses_[i]}, true)) {
         unknown[i] = "came after the room was measured";
       }
     }
     drop(unknown);
-    return measured.find(deal_.members, addresses_, true);
+    if (auto probe = measured.find(deal_.members, addresses_, true)) return std::move(*probe);
+    return Error{ErrorKind::kNotFound, "the room's host was not measured"};
   }
 
   std::vector<ring::RingWorker> workers() const {
     std::vector<ring::RingWorker> workers;
     for (size_t i = 0; i < deal_.members.size(); ++i) {
-      const Member& member = deal_.members[i];
-      workers.push_back({addresses_[i], {}, member.certificate, member.label});
+      workers.push_back(ring_worker(deal_.members[i], addresses_[i], {}));
     }
     return workers;
   }
 
-  Result<ring::RoomProbe> measure() {
-    std::vector<std::string> devices;
-    for (const Member& member : deal_.members) devices.push_back(member.device);
-    TANDEM_ASSIGN(const auto failed, host_.hire(devices, "probe"));
-    std::map<size_t, std::string> why;
-    for (size_t i = 0; i < devices.size(); ++i) {
-      if (const auto one = failed.find(devices[i]); one != failed.end()) why[i] = one->second;
+  Result<ring::RoomProbe> measure(const Missing& missing) {
+    std::string names;
+    for (size_t i = 0; i < missing.devices.size(); ++i) {
+      if (!missing.devices[i]) continue;
+      names += (names.empty() ? "" : ", ") + (i == 0 ? "host" : deal_.members[i - 1].label);
     }
-    drop(why);
-    host_.happenings().add("measuring", "", std::to_string(deal_.members.size()) + " devices");
+    host_.happenings().add("measuring", "", names.empty() ? "links" : names);
     ring::ProbeOptions options = options_.probe;
     options.workers = workers();
     options.tls = host_.tls();
-    TANDEM_ASSIGN(ring::RoomProbe probe, ring::probe_room(options));
-    Measured::load(host_.home().folder(), measured_model()).put(deal_.members, addresses_, probe);
-    return probe;
+    options.dialler = host_.dialler();
+    options.devices = missing.devices;
+    options.links = [&](uint32_t a, uint32_t b) { return missing.links.contains({a, b}); };
+    std::mutex mutex;
+    options.failed = [&](size_t worker, const Error& why) {
+      const std::lock_guard lock(mutex);
+      failed_[deal_.members[worker].device] = why.message;
+    };
+    return ring::probe_room(options);
   }
 
   /// As if all were alike: for whether the layers fit at all.
@@ -258,21 +309,63 @@ class Dealer {
     for (const ring::PlanStage& stage : result.plan.stages) {
       if (stage.device == 0) continue;
       const Member& member = result.members[stage.device - 1];
-      result.workers.push_back(
-          {addresses_[stage.device - 1], stage.layers, member.certificate, member.label});
+      result.workers.push_back(ring_worker(member, addresses_[stage.device - 1], stage.layers));
+    }
+    if (options_.spares && !result.plan.shortage) {
+      for (uint32_t device = 1; device < result.input.devices.size(); ++device) {
+        const bool used = std::any_of(result.plan.stages.begin(), result.plan.stages.end(),
+                                      [&](const auto& stage) { return stage.device == device; });
+        const Member& member = result.members[device - 1];
+        if (used || addresses_[device - 1].empty()) continue;
+        result.idle.push_back({device, ring_worker(member, addresses_[device - 1], {})});
+      }
     }
     return result;
   }
 
   /// False if one of them does not take its job: it is left out the next time.
-  Result<bool> hire(const Deal& result) {
+  Result<bool> hire(Deal& result) {
     std::vector<std::string> devices;
     for (const ring::PlanStage& stage : result.plan.stages) {
       if (stage.device != 0) devices.push_back(result.members[stage.device - 1].device);
     }
+    const size_t needed = devices.size();
+    keep_useful(result);
+    for (const Idle& idle : result.idle) devices.push_back(device_of(result, idle));
     TANDEM_ASSIGN(const auto failed, host_.hire(devices, "stage"));
-    for (const auto& [device, why] : failed) failed_[device] = why;
-    return failed.empty();
+    std::erase_if(result.idle,
+                  [&](const Idle& idle) { return failed.contains(device_of(result, idle)); });
+    devices.resize(needed);
+    bool all = true;
+    for (const std::string& device : devices) {
+      const auto why = failed.find(device);
+      if (why == failed.end()) continue;
+      failed_[device] = why->second;
+      all = false;
+    }
+    return all;
+  }
+
+  static const std::string& device_of(const Deal& deal, const Idle& idle) {
+    return deal.members[idle.device - 1].device;
+  }
+
+  /// Of the idle, those that would stand by now; during an answer only those that hold a job
+  /// already, since nobody waits for others then.
+  void keep_useful(Deal& result) {
+    if (!options_.measure) {
+      const auto hired = host_.hired();
+      std::erase_if(result.idle, [&](const Idle& idle) {
+        return std::none_of(hired.begin(), hired.end(), [&](const Member& member) {
+          return member.device == device_of(result, idle);
+        });
+      });
+    }
+    const auto chosen = choose_spares(result, result.workers);
+    std::erase_if(result.idle, [&](const Idle& idle) {
+      return std::none_of(chosen.begin(), chosen.end(),
+                          [&](const auto& spare) { return spare.address == idle.worker.address; });
+    });
   }
 
   Host& host_;
@@ -283,6 +376,10 @@ class Dealer {
 };
 
 }  // namespace
+
+void age_figures(const Host& host, const DealOptions& options, const std::string& device) {
+  Measured::load(host.home().folder(), measured_model(options)).age(device);
+}
 
 Result<Deal> deal(Host& host, const DealOptions& options) {
   TANDEM_ASSIGN(Deal result, Dealer(host, options).run());

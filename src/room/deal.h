@@ -26,12 +26,21 @@ struct DealOptions {
   bool measure = true;
   /// Devices (ids) not to count on.
   std::vector<std::string> without;
+  /// Give devices without layers that could stand in for one that has some their jobs too.
+  bool spares = true;
+};
+
+/// A device without layers that may stand by.
+struct Idle {
+  uint32_t device = 0;  ///< of Deal::input
+  ring::RingWorker worker;
 };
 
 struct Deal {
   ring::PlanInput input;  ///< the host first
   ring::Plan plan;
   std::vector<ring::RingWorker> workers;  ///< that get layers, in the order of the ring
+  std::vector<Idle> idle;
   /// Devices that the plan does not know of, by label, and why; others without layers are in it.
   std::vector<std::pair<std::string, std::string>> left_out;
   bool measured = false;        ///< now; else all of it was known
@@ -42,5 +51,8 @@ struct Deal {
 /// `shortage` and no workers; nothing was loaded or measured for it then. Errors: the hub's, those
 /// of the probe and of the planner, kCancelled.
 Result<Deal> deal(Host& host, const DealOptions& options);
+
+/// What was measured of a device is not true any more: it is measured before the next deal.
+void age_figures(const Host& host, const DealOptions& options, const std::string& device);
 
 }  // namespace tandem::room

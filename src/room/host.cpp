@@ -43,6 +43,10 @@ Result<std::unique_ptr<Host>> Host::enter(hub::Home home, Way way, HostOptions o
   };
   TANDEM_ASSIGN(const Json room, room::enter(host->home_, *host->client_, host->way_, entering));
   TANDEM_ASSIGN(host->tls_, room_tls(host->home_.identity(), host->way_.link.key));
+  static const std::atomic<bool> kNever{false};
+  const std::atomic<bool>* cancel = host->options_.cancel;
+  host->relay_ =
+      std::make_shared<Relay>(*host->client_, host->code(), cancel == nullptr ? &kNever : cancel);
   host->spec_ = part_of(room, "spec");
   for (const Member& member : members_of(room)) host->labels_[member.device] = member.label;
   const int64_t after = number_of(room, "events");

@@ -22,6 +22,7 @@
 #include "room/entry.h"
 #include "room/happenings.h"
 #include "room/member.h"
+#include "room/relay.h"
 
 namespace tandem::room {
 
@@ -45,6 +46,13 @@ class Host {
   [[nodiscard]] const std::string& code() const { return way_.link.code; }
   [[nodiscard]] const hub::Home& home() const { return home_; }
   [[nodiscard]] const std::shared_ptr<const wire::Tls>& tls() const { return tls_; }
+  /// Ways to the room's devices, for the connections of a ring. It has to outlive them.
+  [[nodiscard]] Relay& relay() { return *relay_; }
+  [[nodiscard]] wire::Dialler dialler() {
+    return [relay = relay_](const std::string& way, std::chrono::milliseconds timeout) {
+      return relay->dial(way, timeout);
+    };
+  }
   /// What the room was made for: model, context, objective, …
   [[nodiscard]] const Json& spec() const { return spec_; }
   /// The room and its members now. Errors: kPeer, kNotFound (closed, or sent away).
@@ -90,6 +98,7 @@ class Host {
   std::optional<hub::Client> client_;
   std::vector<Member> last_members_;
   std::shared_ptr<const wire::Tls> tls_;
+  std::shared_ptr<Relay> relay_;
   Json spec_;
   Happenings happenings_;
   std::atomic<bool> stopping_{false};

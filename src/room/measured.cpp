@@ -79,9 +79,13 @@ Json device_json(const ring::DeviceProbe& device, const std::string& mark) {
           {"together", to_json(device.together)}};
 }
 
-std::optional<ring::DeviceProbe> device_of(const Json& json, const std::string& mark) {
+bool is_of_today(const Json& json) {
   const int64_t age = now_ms() - number_of(json, "at");
-  if (text_of(json, "mark") != mark || age < 0 || age > kGoodForMs) return std::nullopt;
+  return age >= 0 && age <= kGoodForMs;
+}
+
+std::optional<ring::DeviceProbe> device_of(const Json& json, const std::string& mark, bool anyway) {
+  if (text_of(json, "mark") != mark || (!anyway && !is_of_today(json))) return std::nullopt;
   ring::DeviceProbe device;
   const uint64_t first = size_of(json, "first");
   const uint64_t last = size_of(json, "last");
@@ -106,7 +110,23 @@ std::string id_of(const std::vector<Member>& members, uint32_t device) {
   return device == 0 ? "host" : members[device - 1].device;
 }
 
+std::string mark_of_device(const std::vector<Member>& members,
+                           const std::vector<std::string>& addresses, uint32_t device) {
+  return device == 0 ? "host" : mark_of(members[device - 1], addresses[device - 1]);
+}
+
 }  // namespace
+
+bool Missing::none() const {
+  return links.empty() &&
+         std::none_of(devices.begin(), devices.end(), [](bool one) { return one; });
+}
+
+bool Missing::involves(uint32_t i) const {
+  return devices[i] || std::any_of(links.begin(), links.end(), [&](const auto& link) {
+           return link.first == i || link.second == i;
+         });
+}
 
 Measured Measured::load(const std::filesystem::path& home, const MeasuredModel& model) {
   Measured measured;
@@ -121,14 +141,33 @@ Measured Measured::load(const std::filesystem::path& home, const MeasuredModel& 
   return measured;
 }
 
+Missing Measured::missing(const std::vector<Member>& members,
+                          const std::vector<std::string>& addresses) const {
+  Missing missing;
+  const Json& devices = part_of(content_, "devices");
+  const Json& links = part_of(content_, "links");
+  for (uint32_t b = 0; b <= members.size(); ++b) {
+    const Json& device = part_of(devices, id_of(members, b).c_str());
+    const auto known = device_of(device, mark_of_device(members, addresses, b), false);
+    missing.devices.push_back(!known);
+    for (uint32_t a = 0; a < b; ++a) {
+      const Json& link = part_of(links, pair_of(id_of(members, a), id_of(members, b)).c_str());
+      // Who was not measured may be in another place now.
+      const bool moved = missing.devices[b] || (a != 0 && missing.devices[a]);
+      if (moved || !is_of_today(link)) missing.links.emplace(a, b);
+    }
+  }
+  return missing;
+}
+
 std::optional<ring::RoomProbe> Measured::find(const std::vector<Member>& members,
                                               const std::vector<std::string>& addresses,
-                                              bool some_links) const {
+                                              bool anyway) const {
   ring::RoomProbe probe;
   const Json& devices = part_of(content_, "devices");
   for (uint32_t i = 0; i <= members.size(); ++i) {
-    const std::string mark = i == 0 ? "host" : mark_of(members[i - 1], addresses[i - 1]);
-    auto device = device_of(part_of(devices, id_of(members, i).c_str()), mark);
+    auto device = device_of(part_of(devices, id_of(members, i).c_str()),
+                            mark_of_device(members, addresses, i), anyway);
     if (!device) return std::nullopt;
     device->id = i == 0 ? "host" : members[i - 1].label;
     probe.devices.push_back(std::move(*device));
@@ -137,7 +176,7 @@ std::optional<ring::RoomProbe> Measured::find(const std::vector<Member>& members
   for (uint32_t b = 1; b <= members.size(); ++b) {
     for (uint32_t a = 0; a < b; ++a) {
       const Json& link = part_of(links, pair_of(id_of(members, a), id_of(members, b)).c_str());
-      if (!link.is_object() && !some_links) return std::nullopt;
+      if (!anyway && !is_of_today(link)) return std::nullopt;
       const ring::LinkProbe known{a, b, spread_of(part_of(link, "rtt_ns")),
                                   spread_of(part_of(link, "bytes_per_second"))};
       // Zeros stand for a pair that can't reach each other.
@@ -150,29 +189,45 @@ std::optional<ring::RoomProbe> Measured::find(const std::vector<Member>& members
 }
 
 void Measured::put(const std::vector<Member>& members, const std::vector<std::string>& addresses,
-                   const ring::RoomProbe& probe) {
+                   const ring::RoomProbe& probe, const Missing& what) {
   if (probe.devices.size() != members.size() + 1) return;
   Json& devices = content_["devices"];
   Json& links = content_["links"];
   if (!devices.is_object() || devices.size() > kMostDevices) devices = Json::object();
   if (!links.is_object() || links.size() > kMostDevices * kMostDevices) links = Json::object();
   for (uint32_t i = 0; i <= members.size(); ++i) {
-    const std::string mark = i == 0 ? "host" : mark_of(members[i - 1], addresses[i - 1]);
+    if (!what.devices[i]) continue;
+    const std::string mark = mark_of_device(members, addresses, i);
     Json& known = devices[id_of(members, i)];
     // That no layer fitted this time does not make older figures wrong.
-    const bool keep = probe.devices[i].alone.empty() && device_of(known, mark).has_value();
+    const bool keep = probe.devices[i].alone.empty() && device_of(known, mark, false).has_value();
     if (!keep) known = device_json(probe.devices[i], mark);
-    for (uint32_t a = 0; a < i; ++a) {
-      links[pair_of(id_of(members, a), id_of(members, i))] = {
-          {"rtt_ns", to_json(wire::Spread{})}, {"bytes_per_second", to_json(wire::Spread{})}};
-    }
+  }
+  const auto link_json = [](const wire::Spread& rtt, const wire::Spread& speed) {
+    return Json{{"at", now_ms()}, {"rtt_ns", to_json(rtt)}, {"bytes_per_second", to_json(speed)}};
+  };
+  for (const auto& [a, b] : what.links) {
+    links[pair_of(id_of(members, a), id_of(members, b))] = link_json({}, {});
   }
   for (const ring::LinkProbe& link : probe.links) {
-    links[pair_of(id_of(members, link.a), id_of(members, link.b))] = {
-        {"rtt_ns", to_json(link.rtt_ns)}, {"bytes_per_second", to_json(link.bytes_per_second)}};
+    if (!what.links.contains({link.a, link.b})) continue;
+    links[pair_of(id_of(members, link.a), id_of(members, link.b))] =
+        link_json(link.rtt_ns, link.bytes_per_second);
   }
-  content_["host_ms"] = probe.host_ms;
-  content_["host_token_ms"] = probe.host_token_ms;
+  if (what.devices[0]) {
+    content_["host_ms"] = probe.host_ms;
+    content_["host_token_ms"] = probe.host_token_ms;
+  }
+  write();
+}
+
+void Measured::age(const std::string& device) {
+  if (!part_of(part_of(content_, "devices"), device.c_str()).is_object()) return;
+  content_["devices"][device]["at"] = 0;
+  write();
+}
+
+void Measured::write() const {
   if (!hub::make_private_folder(path_.parent_path()).ok()) return;
   (void)hub::write_private_file(path_, dump(content_) + "\n").ok();
 }

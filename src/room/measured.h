@@ -5,12 +5,14 @@
 //   {"devices": {ID: {…}}, "links": {"ID ID": {…}}, "host_ms": …, "host_token_ms": …}
 //
 // A device counts as measured for a week, with the same threads, instruction set, version and place
-// in the network.
+// in the network, and a link for a week too. Who is new is measured alone, and so are its links.
 #pragma once
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -28,20 +30,37 @@ struct MeasuredModel {
   std::string host_isa;
 };
 
+/// What is still to be measured: devices, the host first, and pairs a < b of them.
+struct Missing {
+  std::vector<bool> devices;
+  std::set<std::pair<uint32_t, uint32_t>> links;
+
+  [[nodiscard]] bool none() const;
+  /// Device `i` is to be measured itself, or a link of its.
+  [[nodiscard]] bool involves(uint32_t i) const;
+};
+
 class Measured {
  public:
   /// Of the file; empty if it is not there or damaged.
   static Measured load(const std::filesystem::path& home, const MeasuredModel& model);
+  [[nodiscard]] Missing missing(const std::vector<Member>& members,
+                                const std::vector<std::string>& addresses) const;
   /// A probe's result for the host and these members, in this order, if all of it is known.
-  /// `memory` is what each lent when it was measured.
+  /// `memory` is what each lent when it was measured. `anyway`: figures of any age will do, and
+  /// links that are not known count as missing.
   [[nodiscard]] std::optional<ring::RoomProbe> find(const std::vector<Member>& members,
                                                     const std::vector<std::string>& addresses,
-                                                    bool some_links = false) const;
-  /// Remembers a probe of the host and these members. A file that can't be written costs time only.
+                                                    bool anyway = false) const;
+  /// Remembers what a probe of the host and these members found out of `what`. A file that can't be
+  /// written costs time only.
   void put(const std::vector<Member>& members, const std::vector<std::string>& addresses,
-           const ring::RoomProbe& probe);
+           const ring::RoomProbe& probe, const Missing& what);
+  /// A device's figures are not of today any more: it is measured before the next deal.
+  void age(const std::string& device);
 
  private:
+  void write() const;
   std::filesystem::path path_;
   Json content_;
 };

@@ -17,6 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPatience = 4s;
+constexpr auto kRelayPatience = 6s;
 // For which addresses that come earlier in the order may still answer, once one did.
 constexpr auto kGrace = 200ms;
 
@@ -117,6 +118,25 @@ Result<std::string> reach(const Member& member, const wire::Tls& tls, const std:
     why += (why.empty() ? "" : "; ") + attempt.status.error().message;
   }
   return Error{ErrorKind::kPeer, "can't be reached: " + why};
+}
+
+Result<std::string> reach_by_relay(const Member& member, const wire::Tls& tls, Relay& relay) {
+  if (!member.certificate) {
+    return Error{ErrorKind::kPeer, "its certificate is not known"};
+  }
+  std::string way = relay_way(member.device);
+  TANDEM_ASSIGN(wire::Socket socket, relay.dial(way, kRelayPatience));
+  wire::Connection connection(std::move(socket), tls.connecting(*member.certificate));
+  TANDEM_TRY(connection.secure_until(wire::Clock::now() + kPatience));
+  return way;
+}
+
+std::string way_for_others(const Member& member) {
+  std::vector<std::string> places;
+  for (const std::string& address : member.addresses) {
+    if (!is_loopback(address)) places.push_back(address);
+  }
+  return way_of(places);
 }
 
 }  // namespace tandem::room

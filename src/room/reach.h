@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "room/member.h"
+#include "room/relay.h"
 #include "wire/tls.h"
 
 namespace tandem::room {
@@ -14,9 +15,11 @@ namespace tandem::room {
 /// tried at once, over TLS with its certificate pinned. `loopback`: room::loopback_mark() of this
 /// device; loopback addresses are tried only if the member's is the same. Error: kPeer, which says
 /// what happened at each.
-///
-/// A device that is reached at none of them could still be reached through the hub's relay: this is
-/// where that way would be taken.
 Result<std::string> reach(const Member& member, const wire::Tls& tls, const std::string& loopback);
+/// The same through the hub's relay; the way that leads there.
+Result<std::string> reach_by_relay(const Member& member, const wire::Tls& tls, Relay& relay);
+/// What another device of the room may reach a member by: its addresses, without those of the
+/// loopback.
+std::string way_for_others(const Member& member);
 
 }  // namespace tandem::room

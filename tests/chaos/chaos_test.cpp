@@ -17,6 +17,7 @@
 #include <set>
 
 #include "chaos/devices.h"
+#include "chaos/options.h"
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/host.h"
@@ -29,10 +30,6 @@ namespace {
 using namespace std::chrono_literals;
 using ring::Event;
 using ring::LayerRange;
-
-uint32_t faults = 20;
-uint64_t seed = 1;
-uint32_t rooms = 5;
 
 constexpr uint32_t kContext = 512;
 constexpr auto kPatience = 90s;
@@ -342,7 +339,7 @@ void run_chaos(const Namespaces* namespaces, uint32_t number, uint64_t from) {
   Tally tally;
   (void)story();
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < std::min<size_t>(rooms, number); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(chaos_options().rooms, number); ++i) {
     threads.emplace_back([&, i, room_seed = random()] {
       Room room(i, namespaces, room_seed);
       for (size_t at = next++; at < drawn.size(); at = next++) {
@@ -365,15 +362,15 @@ void run_chaos(const Namespaces* namespaces, uint32_t number, uint64_t from) {
 }
 
 TEST(Chaos, AnswersStayTheSameOverRelays) {
-  run_chaos(nullptr, faults, seed);
+  run_chaos(nullptr, chaos_options().faults, chaos_options().seed);
 }
 
 TEST(Chaos, AnswersStayTheSameBetweenSeparateHosts) {
   const auto namespaces = Namespaces::make(1 * kMostDevices);
   if (namespaces == nullptr) GTEST_SKIP() << "no network namespaces here (they need root)";
-  const uint32_t before = std::exchange(rooms, 1);
-  run_chaos(namespaces.get(), 4, seed + 1);
-  rooms = before;
+  const uint32_t before = std::exchange(chaos_options().rooms, 1);
+  run_chaos(namespaces.get(), 4, chaos_options().seed + 1);
+  chaos_options().rooms = before;
 }
 
 /// Two workers with half of the layers each, and a third device beside them.
@@ -472,20 +469,30 @@ TEST_F(Pair, AFrozenWorkerIsReplacedAndFencedOut) {
 }
 
 }  // namespace
+
+ChaosOptions& chaos_options() {
+  static ChaosOptions options;
+  return options;
+}
+
 }  // namespace tandem::chaos
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  auto& options = tandem::chaos::chaos_options();
   for (int i = 1; i + 1 < argc; i += 2) {
     const auto value = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--faults") == 0) {
-      tandem::chaos::faults = static_cast<uint32_t>(value);
+      options.faults = static_cast<uint32_t>(value);
+    } else if (std::strcmp(argv[i], "--room-faults") == 0) {
+      options.room_faults = static_cast<uint32_t>(value);
     } else if (std::strcmp(argv[i], "--seed") == 0) {
-      tandem::chaos::seed = value;
+      options.seed = value;
     } else if (std::strcmp(argv[i], "--rooms") == 0) {
-      tandem::chaos::rooms = static_cast<uint32_t>(std::max<uint64_t>(1, value));
+      options.rooms = static_cast<uint32_t>(std::max<uint64_t>(1, value));
     } else {
-      std::fprintf(stderr, "usage: chaos_tests [--faults N] [--seed S] [--rooms N]\n");
+      std::fprintf(stderr,
+                   "usage: chaos_tests [--faults N] [--room-faults N] [--seed S] [--rooms N]\n");
       return 2;
     }
   }

@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <tuple>
 #include <utility>
 
 namespace tandem::chaos {
@@ -38,6 +41,39 @@ bool is_own(int client) {
     if (fd != client && port_of(fd, false) == theirs && port_of(fd, true) == ours) return true;
   }
   return false;
+}
+
+/// The inode of the socket at the other end of a connection that was accepted here; 0: not found.
+uint64_t inode_of_peer(int client) {
+  const uint16_t theirs = port_of(client, true);
+  const uint16_t ours = port_of(client, false);
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    unsigned local = 0;
+    unsigned remote = 0;
+    unsigned long long inode = 0;
+    // Number, addresses and ports in hexadecimal, state, queues, timers, user, time-out, inode.
+    const int found =
+        std::sscanf(line.c_str(), " %*d: %*x:%x %*x:%x %*x %*x:%*x %*x:%*x %*x %*u %*u %llu",
+                    &local, &remote, &inode);
+    if (found == 3 && local == theirs && remote == ours) return inode;
+  }
+  return 0;
+}
+
+/// Which of these processes has the socket; 0: none.
+pid_t owner_of(uint64_t inode, const std::set<pid_t>& processes) {
+  const std::string wanted = "socket:[" + std::to_string(inode) + "]";
+  for (const pid_t process : processes) {
+    std::error_code error;
+    const std::string folder = "/proc/" + std::to_string(process) + "/fd";
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      if (std::filesystem::read_symlink(entry.path(), error) == wanted) return process;
+    }
+  }
+  return 0;
 }
 
 wire::Listener listen_or_die(const wire::Address& address) {
@@ -76,9 +112,31 @@ void Relay::stall(Which which) {
                            : stall_neighbour_) = true;
 }
 
+void Relay::stall(pid_t process) {
+  const std::lock_guard lock(mutex_);
+  stalled_.insert(process);
+}
+
+void Relay::target(const wire::Address& target) {
+  const std::lock_guard lock(mutex_);
+  target_ = target;
+}
+
+void Relay::know(pid_t process) {
+  const std::lock_guard lock(mutex_);
+  known_.insert(process);
+}
+
+void Relay::host(pid_t process) {
+  know(process);
+  const std::lock_guard lock(mutex_);
+  host_ = process;
+}
+
 void Relay::heal() {
   {
     const std::lock_guard lock(mutex_);
+    stalled_.clear();
     stall_all_ = stall_host_ = stall_neighbour_ = false;
     rate_ = 0;
   }
@@ -118,7 +176,8 @@ bool Relay::corrupt(Which which) {
 }
 
 bool Relay::stalled(const Way& way) const {
-  return stall_all_ || (way.kind == Which::kNeighbour ? stall_neighbour_ : stall_host_);
+  return stall_all_ || stalled_.contains(way.owner) ||
+         (way.kind == Which::kNeighbour ? stall_neighbour_ : stall_host_);
 }
 
 void Relay::accept() {
@@ -126,9 +185,15 @@ void Relay::accept() {
   if (!client.ok() || !client->has_value()) return;
   auto way = std::make_unique<Way>();
   way->client = std::move(**client);
-  way->kind = is_own(way->client.fd()) ? Which::kHost : Which::kNeighbour;
+  const auto [target, host, known] = [&] {
+    const std::lock_guard lock(mutex_);
+    return std::tuple(target_, host_, known_);
+  }();
+  if (!known.empty()) way->owner = owner_of(inode_of_peer(way->client.fd()), known);
+  const bool of_host = host == 0 ? is_own(way->client.fd()) : way->owner == host;
+  way->kind = of_host ? Which::kHost : Which::kNeighbour;
   // On the machine itself this takes no time, or is refused at once.
-  auto worker = wire::connect(target_, 1s);
+  auto worker = wire::connect(target, 1s);
   if (!worker.ok()) return abort(*way);
   way->worker = std::move(*worker);
   const std::lock_guard lock(mutex_);

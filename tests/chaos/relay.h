@@ -2,6 +2,8 @@
 // limited rates, silence, resets, bits that flip.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -11,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,7 +25,7 @@ namespace tandem::chaos {
 /// Which of a worker's connections.
 enum class Which : uint8_t {
   kAll,
-  kHost,       ///< those of the process that the relay runs in, which is the host's
+  kHost,       ///< those of the host: this process, or the one that host() named
   kNeighbour,  ///< links from other workers
 };
 
@@ -48,8 +51,16 @@ class Relay {
   void reset(Which which);
   /// Flips a bit of what next passes on one of the connections. False: there is none.
   bool corrupt(Which which);
+  /// The same for the connections of one process, from or to it; of those that know() named.
+  void stall(pid_t process);
   /// No stall, no limit of rate.
   void heal();
+  /// Where to pass on to from now on.
+  void target(const wire::Address& target);
+  /// Processes whose connections are told apart.
+  void know(pid_t process);
+  /// The host is that process, not this one.
+  void host(pid_t process);
   /// Bits flipped so far.
   [[nodiscard]] uint32_t corrupted() const { return corrupted_; }
 
@@ -72,8 +83,9 @@ class Relay {
     wire::Socket client;
     wire::Socket worker;
     Which kind = Which::kHost;
-    Pipe up;    ///< client to worker
-    Pipe down;  ///< worker to client
+    pid_t owner = 0;  ///< process at the client's end, if it is known
+    Pipe up;          ///< client to worker
+    Pipe down;        ///< worker to client
     bool flip = false;
     bool dead = false;
   };
@@ -88,13 +100,16 @@ class Relay {
   static void abort(Way& way);
 
   wire::Listener listener_;
-  const wire::Address target_;
   wire::Wake wake_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> rate_{0};
   std::atomic<uint32_t> corrupted_{0};
   std::mutex mutex_;  ///< guards what follows
+  wire::Address target_;
   std::mt19937_64 random_;
+  pid_t host_ = 0;  ///< 0: this process
+  std::set<pid_t> known_;
+  std::set<pid_t> stalled_;
   std::chrono::microseconds delay_{0};
   std::chrono::microseconds jitter_{0};
   bool stall_all_ = false;

@@ -5,27 +5,15 @@
 #include <fstream>
 
 #include "ring/harness.h"
-#include "weights/checkpoint.h"
+#include "ring/stored_model.h"
 
 namespace tandem::toy {
 namespace {
 
-struct Real {
+struct Real : StoredModel {
   explicit Real(const std::string& name)
-      : checkpoint(*weights::Checkpoint::open(
-            std::filesystem::path(TANDEM_SOURCE_DIR "/tests/data/oracle") / name)),
-        config(*model::parse_config(checkpoint->config_json())),
-        manifest(*weights::make_manifest(*checkpoint, 1, {})) {}
+      : StoredModel(std::filesystem::path(TANDEM_SOURCE_DIR "/tests/data/oracle") / name) {}
 
-  ring::RingOptions options(std::vector<ring::RingWorker> workers) {
-    ring::RingOptions options;
-    options.config_json = checkpoint->config_json();
-    options.config = config;
-    options.manifest = &manifest;
-    options.source = checkpoint.get();
-    options.workers = std::move(workers);
-    return options;
-  }
   model::HiddenStates input(uint32_t tokens) const {
     model::HiddenStates hidden;
     hidden.resize(tokens, config.hidden_size);
@@ -35,10 +23,6 @@ struct Real {
     }
     return hidden;
   }
-
-  std::unique_ptr<weights::Checkpoint> checkpoint;
-  model::ModelConfig config;
-  weights::Manifest manifest;
 };
 
 std::unique_ptr<ring::Worker> real_worker(const std::string& models = "") {

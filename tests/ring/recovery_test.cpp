@@ -1,17 +1,20 @@
 // An answer goes on without a worker that leaves in the middle of it, and is the same to the bit.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/harness.h"
+#include "ring/stored_model.h"
 #include "text/tokenizer.h"
-#include "weights/checkpoint.h"
 
 namespace tandem::toy {
 namespace {
@@ -22,9 +25,11 @@ using ring::LayerRange;
 /// Small enough for the sanitizers.
 const std::filesystem::path kStoryteller = TANDEM_SOURCE_DIR "/models/storyteller-draft";
 
-std::unique_ptr<ring::Worker> real(const std::string& listen = "127.0.0.1:0") {
+std::unique_ptr<ring::Worker> real(const std::string& listen = "127.0.0.1:0",
+                                   wire::Dialler dialler = {}) {
   ring::WorkerOptions options;
   options.listen = listen;
+  options.dialler = std::move(dialler);
   options.models = kStoryteller.parent_path().string();
   auto worker = ring::Worker::start(options);
   EXPECT_TRUE(worker.ok()) << worker.error().message;
@@ -40,11 +45,8 @@ TEST(WorkerProcess, DISABLED_ServeReal) {
 }
 
 /// A model that tells a story of 40 tokens, over whatever ring.
-struct Story {
-  explicit Story(const std::filesystem::path& folder = kStoryteller)
-      : checkpoint(*weights::Checkpoint::open(folder)),
-        config(*model::parse_config(checkpoint->config_json())),
-        manifest(*weights::make_manifest(*checkpoint, 1, {})) {
+struct Story : StoredModel {
+  explicit Story(const std::filesystem::path& folder = kStoryteller) : StoredModel(folder) {
     auto loaded = model::Ends::load(config, {}, *checkpoint, {});
     EXPECT_TRUE(loaded.ok()) << loaded.error().message;
     ends = std::move(*loaded);
@@ -56,13 +58,8 @@ struct Story {
     request.hash_logits = true;
   }
 
-  ring::RingOptions options(std::vector<ring::RingWorker> workers) {
-    ring::RingOptions options;
-    options.config_json = checkpoint->config_json();
-    options.config = config;
-    options.manifest = &manifest;
-    options.source = checkpoint.get();
-    options.workers = std::move(workers);
+  [[nodiscard]] ring::RingOptions options(std::vector<ring::RingWorker> workers) const {
+    ring::RingOptions options = StoredModel::options(std::move(workers));
     options.context = 512;
     options.survive = true;
     return options;
@@ -88,9 +85,6 @@ struct Story {
     return std::move(*tell(*ring));
   }
 
-  std::unique_ptr<weights::Checkpoint> checkpoint;
-  model::ModelConfig config;
-  weights::Manifest manifest;
   std::unique_ptr<model::Ends> ends;
   std::unique_ptr<text::Tokenizer> tokenizer;
   ring::GenerateRequest request;
@@ -117,6 +111,77 @@ struct Recovery : testing::Test {
   const LayerRange high{layers / 2, layers};
   const ring::Answer expected = story.undisturbed();
 };
+
+/// Two ways to each worker: its address, which cut() takes away, and "other:" and its address.
+class TwoWays {
+ public:
+  wire::Dialler dialler() {
+    return [this](const std::string& where, std::chrono::milliseconds timeout) {
+      return dial(where, timeout);
+    };
+  }
+  static ring::RingWorker worker(const std::string& address, LayerRange layers) {
+    return {address, layers, std::nullopt, "", "", "other:" + address};
+  }
+  /// Nobody reaches anybody directly any more; what there is breaks.
+  void cut() {
+    const std::lock_guard lock(mutex_);
+    cut_ = true;
+    for (const wire::Socket& socket : direct_) ::shutdown(socket.fd(), SHUT_RDWR);
+  }
+
+ private:
+  Result<wire::Socket> dial(const std::string& where, std::chrono::milliseconds timeout) {
+    if (where.starts_with("other:")) return wire::dial_tcp(where.substr(6), timeout);
+    const std::lock_guard lock(mutex_);
+    if (cut_) return Error{ErrorKind::kPeer, "can't connect to " + where + ": cut"};
+    auto socket = wire::dial_tcp(where, timeout);
+    if (socket.ok()) direct_.emplace_back(::fcntl(socket->fd(), F_DUPFD_CLOEXEC, 3));
+    return socket;
+  }
+  std::mutex mutex_;  ///< guards what follows
+  bool cut_ = false;
+  std::vector<wire::Socket> direct_;
+};
+
+TEST_F(Recovery, AWorkerThatCantDialTheNextOneTakesTheOtherWay) {
+  TwoWays of_worker;
+  const auto first = real("127.0.0.1:0", of_worker.dialler());
+  const auto second = real();
+  of_worker.cut();
+  TwoWays of_host;
+  auto options = story.options(
+      {TwoWays::worker(first->address(), low), TwoWays::worker(second->address(), high)});
+  options.dialler = of_host.dialler();
+  const auto ring = open(std::move(options));
+  expect_same(story.tell(*ring), expected);
+  const auto stages = ring->stages();
+  EXPECT_TRUE(stages[0].next_by_relay);
+  EXPECT_FALSE(stages[0].relayed) << "that would be through the host";
+  EXPECT_FALSE(stages[0].host_by_relay);
+}
+
+TEST_F(Recovery, WhoLosesTheDirectWayIsReachedByTheOther) {
+  TwoWays ways;
+  const auto first = real("127.0.0.1:0", ways.dialler());
+  const auto second = real("127.0.0.1:0", ways.dialler());
+  auto options = story.options(
+      {TwoWays::worker(first->address(), low), TwoWays::worker(second->address(), high)});
+  options.dialler = ways.dialler();
+  const auto ring = open(std::move(options));
+  const auto answer = story.tell(*ring, [&] { ways.cut(); });
+  expect_same(answer, expected);
+  EXPECT_EQ(count(*answer, Event::Kind::kReplanned), 0U);
+  EXPECT_GE(count(*answer, Event::Kind::kRelay), 1U);
+  const auto stages = ring->stages();
+  ASSERT_EQ(stages.size(), 2U);
+  EXPECT_TRUE(stages[0].host_by_relay && stages[1].host_by_relay);
+  EXPECT_TRUE(stages[0].next_by_relay);
+  // It stays that way.
+  const auto next = story.tell(*ring);
+  expect_same(next, expected);
+  EXPECT_TRUE(next->events.empty());
+}
 
 TEST_F(Recovery, ASpareTakesOver) {
   const auto first = real();

@@ -116,6 +116,32 @@ TEST_P(RoomTest, AnAddressThatStaysSilentHoldsUpNobody) {
       << nowhere.error().message;
 }
 
+TEST_P(RoomTest, WhoAnswersNowhereIsReachedThroughTheHubAndOnlyThatVeryDevice) {
+  const Folder lent;
+  const auto device = agent(lent, "lent");
+  const auto asking = host();
+  Member known = member(*asking, "lent");
+  const auto silent = must(wire::Listener::open(must(wire::parse_address("127.0.0.1:0"))));
+  known.addresses = {silent.address().text()};
+  EXPECT_FALSE(reach(known, *asking->tls(), loopback_mark()).ok());
+  const std::string way = must(reach_by_relay(known, *asking->tls(), asking->relay()));
+  EXPECT_EQ(way, relay_way(known.device));
+  EXPECT_TRUE(is_relayed(way));
+  // What a ring dials: here the address is one that takes nobody, and then there is none at all.
+  EXPECT_TRUE(asking->dialler()(way, std::chrono::seconds(20)).ok());
+  EXPECT_TRUE(asking->dialler()("127.0.0.1:1," + way, std::chrono::seconds(20)).ok());
+  EXPECT_EQ(asking->dialler()("nonsense," + way, std::chrono::seconds(20)).error().kind,
+            ErrorKind::kInvalid);
+  EXPECT_EQ(asking->dialler()("", std::chrono::seconds(20)).error().kind, ErrorKind::kInvalid);
+  EXPECT_FALSE(asking->dialler()(relay_way("nobody"), std::chrono::seconds(20)).ok());
+  Member twisted = known;
+  (*twisted.certificate)[0] ^= 1;
+  EXPECT_FALSE(reach_by_relay(twisted, *asking->tls(), asking->relay()).ok());
+  const auto stranger =
+      must(room_tls(must(hub::Home::open(creator_.path())).identity(), std::string(16, 'x')));
+  EXPECT_FALSE(reach_by_relay(known, *stranger, asking->relay()).ok());
+}
+
 TEST_P(RoomTest, AJobThatIsTakenBackIsNoGrantAnyMore) {
   const Folder lent;
   const auto device = agent(lent, "lent");
@@ -215,6 +241,18 @@ TEST(Members, WhatIsMalformedCountsAsNotSaid) {
   EXPECT_NE(why_not(members[1]).find("not heard of for 1000 s"), std::string::npos);
   EXPECT_NE(members[3].label, "host") << "that is what messages call the host's own layers";
   EXPECT_TRUE(members_of(Json("nonsense")).empty());
+}
+
+TEST(Ways, ToOthersLeaveOutTheLoopbackAndWhatDoesNotFit) {
+  Member member;
+  member.addresses = {"10.0.0.2:4000", "127.0.0.1:4000", "[::1]:4000", "[2001:db8::1]:4000"};
+  EXPECT_EQ(way_for_others(member), "10.0.0.2:4000,[2001:db8::1]:4000");
+  EXPECT_FALSE(is_relayed(way_for_others(member)));
+  member.addresses.insert(member.addresses.begin(), std::string(300, 'a'));
+  member.addresses.insert(member.addresses.begin(), std::string(301, 'b'));
+  EXPECT_EQ(way_for_others(member), std::string(300, 'a'));
+  member.addresses = {"127.0.0.1:4000"};
+  EXPECT_EQ(way_for_others(member), "");
 }
 
 TEST(Ways, CodesAndLinks) {

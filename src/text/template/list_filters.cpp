@@ -13,10 +13,6 @@ namespace {
 
 using Args = const Arguments&;
 
-const Value& arg(Args arguments, size_t at) {
-  return arguments.positional[at];
-}
-
 /// A value, or its attribute if one is named; strings without regard to case unless `exact`.
 Value sort_key(Evaluator& e, const Value& item, const Value& attribute, bool exact) {
   Value key = item;

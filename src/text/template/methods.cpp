@@ -14,10 +14,6 @@ namespace {
 
 using Args = const Arguments&;
 
-const Value& arg(Args arguments, size_t at) {
-  return arguments.positional[at];
-}
-
 Value wrong(Evaluator& e, std::string_view wanted, const Value& found) {
   return e.fail("expected " + std::string(wanted) + ", found " + std::string(found.type_name()));
 }

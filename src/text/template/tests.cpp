@@ -12,9 +12,6 @@ namespace {
 
 using Args = const Arguments&;
 
-const Value& arg(Args arguments, size_t at) {
-  return arguments.positional[at];
-}
 Value yes(bool value) {
   return Value::boolean(value);
 }

@@ -15,10 +15,6 @@ namespace {
 
 using Args = const Arguments&;
 
-const Value& arg(Args arguments, size_t at) {
-  return arguments.positional[at];
-}
-
 /// An integer argument, or a default where it is missing.
 int64_t integer_or(Evaluator& e, Args arguments, size_t at, int64_t missing) {
   const Value& value = arg(arguments, at);

@@ -148,4 +148,9 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> named;
 };
 
+/// Positional argument `at`, which there is.
+inline const Value& arg(const Arguments& arguments, size_t at) {
+  return arguments.positional[at];
+}
+
 }  // namespace tandem::text::jinja
