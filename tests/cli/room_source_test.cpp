@@ -19,8 +19,9 @@ class RoomSources : public RoomProcesses {
  protected:
   /// A room with a rule of its own instead of the usual one.
   void make_room(const std::string& sources) {
-    room_ = Json::parse(tandem_ok({"room", "create", "--hub", address_, "--objective", "memory",
-                                   "--context", "256", "--json", "--sources", sources}));
+    room_ =
+        Json::parse(tandem_ok({"room", "create", "--hub", address_, "--no-spares", "--objective",
+                               "memory", "--context", "256", "--json", "--sources", sources}));
     link_ = room_["link"];
     code_ = room_["code"];
     std::ofstream(folder_ + "/link") << link_ << "\n";
