@@ -48,6 +48,14 @@ Result<uint64_t> parse_size(std::string_view text) {
   return static_cast<uint64_t>(number);
 }
 
+Result<std::optional<uint64_t>> parse_limit(const std::string& text, const char* flag) {
+  if (text.empty()) return std::optional<uint64_t>();
+  if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
+  auto size = parse_size(text);
+  if (!size.ok()) return size.error().in(flag);
+  return std::optional<uint64_t>(*size);
+}
+
 std::string nearest(std::string_view wrong, const std::vector<std::string>& candidates) {
   std::string best;
   size_t best_distance = std::max<size_t>(wrong.size() / 2, 3);

@@ -21,6 +21,8 @@ inline constexpr int kInterrupted = 130;  ///< ended by Ctrl-C
 
 /// Bytes of "8G", "512M", "1.5G", "1000000": powers of 1024, with or without a "B" or "iB" behind.
 Result<uint64_t> parse_size(std::string_view text);
+/// What a flag says that takes a size or 0; nothing if it was not given. Its errors name it.
+Result<std::optional<uint64_t>> parse_limit(const std::string& text, const char* flag);
 /// The candidate closest to `wrong` by edit distance, or nothing if none is close.
 std::string nearest(std::string_view wrong, const std::vector<std::string>& candidates);
 /// Splits at commas. Empty parts are kept.

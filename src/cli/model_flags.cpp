@@ -12,14 +12,6 @@
 
 namespace tandem::cli {
 
-Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text) {
-  if (text.empty()) return std::optional<uint64_t>();
-  if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
-  auto size = parse_size(text);
-  if (!size.ok()) return size.error().in("--experts-memory");
-  return std::optional<uint64_t>(*size);
-}
-
 uint32_t cores() {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
@@ -131,7 +123,7 @@ Status ModelFlags::check() const {
   if (plan == "auto" && !split.empty()) {
     return invalid("--plan auto and --split exclude each other: --split is a plan");
   }
-  TANDEM_TRY(parse_experts_memory(experts_memory));
+  TANDEM_TRY(parse_limit(experts_memory, "--experts-memory"));
   return {};
 }
 

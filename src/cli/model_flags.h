@@ -16,8 +16,7 @@ class Flags;
 /// What --isa takes.
 std::vector<std::string> isa_names();
 
-/// What --experts-memory takes: nothing, or a size.
-Result<std::optional<uint64_t>> parse_experts_memory(const std::string& text);
+/// Of --experts-memory.
 inline constexpr const char* kExpertsMemoryHelp =
     "experts held in memory, the others on disk (default: all of them)";
 

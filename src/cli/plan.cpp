@@ -220,7 +220,7 @@ Result<std::string> run_room_plan(PlanFlags& flags) {
   options.probe = probe_options(model, manifest.get(), local, {});
   options.probe.context =
       flags.model.context == 0 ? std::min(model.config.context, 4096U) : flags.model.context;
-  TANDEM_ASSIGN(options.probe.host_memory, parse_host_memory(flags.memory));
+  TANDEM_ASSIGN(options.probe.host_memory, parse_limit(flags.memory, "--memory"));
   TANDEM_ASSIGN(options.objective, room_objective(*host));
   if (!flags.objective.empty()) {
     TANDEM_ASSIGN(options.objective, ring::parse_objective(flags.objective));
@@ -237,11 +237,7 @@ Result<std::string> run_room_plan(PlanFlags& flags) {
   std::vector<ring::RingWorker> spares;
   if (as_dealt && room_spares(*host)) spares = room::choose_spares(deal, deal.workers);
   if (flags.json) return plan_json(deal.input, deal.plan, deal.left_out, spares);
-  std::string text = plan_text(deal.input, deal.plan) + spares_text(spares);
-  for (const auto& [label, why] : deal.left_out) {
-    text += label + " gets no layers: " + why + "\n";
-  }
-  return text;
+  return plan_text(deal.input, deal.plan) + spares_text(spares) + left_out_lines(deal);
 }
 
 Result<std::string> run_plan(PlanFlags& flags) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/flags.h"
 #include "cli/hub_access.h"
 #include "cli/room_plan.h"
 #include "room/spares.h"
@@ -95,18 +96,22 @@ bool room_spares(const room::Host& room) {
   return !spares.is_boolean() || spares.get<bool>();
 }
 
-Result<std::optional<uint64_t>> parse_host_memory(const std::string& text) {
-  if (text.empty()) return std::optional<uint64_t>();
-  if (text == "0") return std::optional<uint64_t>(0);  // parse_size() has no such size
-  auto size = parse_size(text);
-  if (!size.ok()) return size.error().in("--memory");
-  return std::optional<uint64_t>(*size);
+std::string left_out_lines(const room::Deal& deal) {
+  std::string text;
+  for (const auto& [label, why] : deal.left_out) {
+    text.append(label).append(" gets no layers: ").append(why).append("\n");
+  }
+  return text;
 }
 
 std::string left_out_text(const room::Deal& deal) {
   std::string text;
   for (const auto& [label, why] : deal.left_out) {
-    text += (text.empty() ? "; left out: " : ", ") + label + " (" + why + ")";
+    text.append(text.empty() ? "; left out: " : ", ")
+        .append(label)
+        .append(" (")
+        .append(why)
+        .append(")");
   }
   return text;
 }
@@ -272,10 +277,7 @@ std::string RoomReport::device_of(const std::string& label) const {
 
 std::string RoomReport::plan_text() const {
   const std::lock_guard lock(mutex_);
-  std::string text = alone_text(deal_.input, deal_.plan);
-  for (const auto& [label, why] : deal_.left_out) {
-    text += label + " gets no layers: " + why + "\n";
-  }
+  std::string text = alone_text(deal_.input, deal_.plan) + left_out_lines(deal_);
   for (const auto& [device, reason] : deal_.plan.left_out) {
     if (device == 0) continue;
     text += deal_.input.devices[device].id + " gets no layers: " + std::string(ring::name(reason)) +
@@ -347,7 +349,7 @@ Result<std::shared_ptr<RoomReport>> deal_room(std::shared_ptr<room::Host> host,
   TANDEM_TRY(check_room_model(*host, *probe.manifest));
   room::DealOptions options;
   options.probe = std::move(probe);
-  TANDEM_ASSIGN(options.probe.host_memory, parse_host_memory(flags.room_memory));
+  TANDEM_ASSIGN(options.probe.host_memory, parse_limit(flags.room_memory, "--memory"));
   TANDEM_ASSIGN(options.objective, room_objective(*host));
   if (!flags.objective.empty()) {
     TANDEM_ASSIGN(options.objective, ring::parse_objective(flags.objective));

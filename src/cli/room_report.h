@@ -32,8 +32,8 @@ Status check_room_model(const room::Host& room, const weights::Manifest& manifes
 Result<ring::Objective> room_objective(const room::Host& room);
 /// The room was made with devices standing by.
 bool room_spares(const room::Host& room);
-/// What --memory says: nothing, or bytes.
-Result<std::optional<uint64_t>> parse_host_memory(const std::string& text);
+/// "LABEL gets no layers: WHY", a line each, of the devices that the plan does not know of.
+std::string left_out_lines(const room::Deal& deal);
 /// Devices without layers and why, as further sentences; empty if there are none.
 std::string left_out_text(const room::Deal& deal);
 

@@ -31,7 +31,7 @@ std::string label_of(const std::vector<Member>& members, const std::string& devi
 /// What a device does, in a word or two; "" if nothing is known of it.
 std::string doing(const Member& member, bool turn) {
   const Json& placement = member.placement;
-  if (const std::string why = text_of(placement, "why"); !why.empty()) return why;
+  if (std::string why = text_of(placement, "why"); !why.empty()) return why;
   const std::string state = text_of(placement, "state");
   const uint64_t total = size_of(placement, "total");
   if (!turn || state.empty()) return state.empty() ? "" : "idle";

@@ -91,7 +91,7 @@ Result<std::vector<ring::RingWorker>> open_workers(const ModelFlags& flags,
                                      "--threads", std::to_string(flags.local_threads()),
                                      "--isa",     flags.isa};
   if (!flags.cache.empty()) arguments.insert(arguments.end(), {"--cache", flags.cache});
-  TANDEM_ASSIGN(const auto experts, parse_experts_memory(flags.experts_memory));
+  TANDEM_ASSIGN(const auto experts, parse_limit(flags.experts_memory, "--experts-memory"));
   if (experts) {
     arguments.insert(arguments.end(), {"--experts-memory", std::to_string(*experts / flags.local)});
   }
@@ -125,7 +125,7 @@ Result<model::StageOptions> own_stages(const ModelFlags& flags,
   TANDEM_ASSIGN(options.isa, model::parse_isa(flags.isa));
   options.pool = std::make_shared<ThreadPool>(options.threads);
   options.cache = std::move(cache);
-  TANDEM_ASSIGN(options.experts_memory, parse_experts_memory(flags.experts_memory));
+  TANDEM_ASSIGN(options.experts_memory, parse_limit(flags.experts_memory, "--experts-memory"));
   return options;
 }
 

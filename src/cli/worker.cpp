@@ -168,7 +168,7 @@ int worker_command(Arguments arguments) {
   const auto parsed = model::parse_isa(isa);
   if (!parsed.ok()) return flags.wrong_use(parsed.error().message);
   options.isa = *parsed;
-  const auto limit = parse_experts_memory(experts);
+  const auto limit = parse_limit(experts, "--experts-memory");
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
   for (const char* flag : {"--hub", "--peers", "--endpoint", "--token-file"}) {

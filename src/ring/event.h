@@ -31,8 +31,7 @@ struct Event {
   double at_ms = 0;  ///< since the answer began; set by Conversation
 };
 /// "silent", "back", "lost", "link", "detour", "relay", "spare", "standby", "reconnected",
-/// "replanned",
-/// "loading", "replaying", "goes_on", "slow".
+/// "replanned", "loading", "replaying", "goes_on", "slow".
 std::string_view name(Event::Kind kind);
 
 /// Called on the thread that runs the ring.

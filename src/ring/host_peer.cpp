@@ -92,7 +92,7 @@ Status Peer::open_until(const PeerModel& model, wire::Clock::time_point deadline
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - wire::Clock::now());
     hasty.connect_timeout = std::max(left, 100ms);
-    const Status status = open(hasty);
+    Status status = open(hasty);
     if (status.ok() || status.error().kind == ErrorKind::kCancelled) return status;
     if (wire::Clock::now() + kBetween >= deadline) return status;
     if (!wanted()) return Error{ErrorKind::kCancelled, "stopped"};

@@ -160,6 +160,7 @@ Status RingState::reconnect() {
     std::unique_ptr<Peer>* place;
     Peer* peer;
     std::shared_ptr<std::atomic<bool>> filled;  ///< the place, by whoever came first
+    bool waits;                                 ///< a little, for another one to fill it
     Status status;
   };
   std::vector<Attempt> attempts;
@@ -168,7 +169,9 @@ Status RingState::reconnect() {
     if (place->healthy || place->why.empty()) continue;
     const auto filled = std::make_shared<std::atomic<bool>>(false);
     auto try_it = [&](Peer& peer) {
-      if (!strikes_[peer.worker.address].many()) attempts.push_back({&place, &peer, filled, {}});
+      if (strikes_[peer.worker.address].many()) return;
+      // Of two ways the direct one is the better, and a relay is not ours alone.
+      attempts.push_back({&place, &peer, filled, peer.by_relay && !place->frozen, {}});
     };
     if (!place->frozen) try_it(*place);
     // A device that only the way to is lost of can be reached by another one.
@@ -188,10 +191,8 @@ Status RingState::reconnect() {
   threads.reserve(attempts.size());
   for (Attempt& attempt : attempts) {
     threads.emplace_back([&] {
-      // Of two ways the direct one is the better, and a relay is not ours alone.
       const auto begin = wire::Clock::now() + kHeadStart;
-      const bool second = attempt.peer->by_relay && !(*attempt.place)->frozen;
-      while (second && !*attempt.filled && !cancelled() && wire::Clock::now() < begin) {
+      while (attempt.waits && !*attempt.filled && !cancelled() && wire::Clock::now() < begin) {
         std::this_thread::sleep_for(20ms);
       }
       if (*attempt.filled) {

@@ -21,8 +21,8 @@
 #include "model/stage.h"
 #include "ring/generate.h"
 #include "ring/host.h"
+#include "ring/stored_model.h"
 #include "text/tokenizer.h"
-#include "weights/checkpoint.h"
 
 namespace tandem::chaos {
 namespace {
@@ -37,13 +37,8 @@ constexpr auto kPatience = 90s;
 constexpr size_t kMostDevices = 5;
 
 /// The model, and what it answers undisturbed. Read by all rooms.
-struct Story {
-  Story()
-      : folder(TANDEM_SOURCE_DIR "/models/storyteller"),
-        checkpoint(*weights::Checkpoint::open(folder)),
-        config(*model::parse_config(checkpoint->config_json())),
-        manifest(*weights::make_manifest(*checkpoint, 1, {})),
-        tokenizer(*text::Tokenizer::load(folder)) {
+struct Story : toy::StoredModel {
+  Story() : StoredModel(kFolder), tokenizer(*text::Tokenizer::load(kFolder)) {
     for (size_t i = 0; i < requests.size(); ++i) {
       ring::GenerateRequest& request = requests[i];
       request.prompt.resize(20 + 60 * i);
@@ -61,12 +56,7 @@ struct Story {
     }
   }
   ring::RingOptions options(std::vector<ring::RingWorker> workers) {
-    ring::RingOptions options;
-    options.config_json = checkpoint->config_json();
-    options.config = config;
-    options.manifest = &manifest;
-    options.source = checkpoint.get();
-    options.workers = std::move(workers);
+    ring::RingOptions options = StoredModel::options(std::move(workers));
     options.context = kContext;
     options.survive = true;
     return options;
@@ -75,10 +65,7 @@ struct Story {
     return std::move(*model::Ends::load(config, {}, *checkpoint, {}));
   }
 
-  std::filesystem::path folder;
-  std::unique_ptr<weights::Checkpoint> checkpoint;
-  model::ModelConfig config;
-  weights::Manifest manifest;
+  static constexpr const char* kFolder = TANDEM_SOURCE_DIR "/models/storyteller";
   text::Tokenizer tokenizer;
   std::array<ring::GenerateRequest, 3> requests;
   std::array<uint32_t, 3> pieces{};  ///< of text, of each answer
@@ -335,20 +322,13 @@ std::vector<Fault> draw_faults(uint32_t number, std::mt19937_64& random) {
 void run_chaos(const Namespaces* namespaces, uint32_t number, uint64_t from) {
   std::mt19937_64 random(from);
   const auto drawn = draw_faults(number, random);
-  std::atomic<size_t> next{0};
   Tally tally;
   (void)story();
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < std::min<size_t>(chaos_options().rooms, number); ++i) {
-    threads.emplace_back([&, i, room_seed = random()] {
-      Room room(i, namespaces, room_seed);
-      for (size_t at = next++; at < drawn.size(); at = next++) {
-        room.answer(drawn[at], tally);
-        if (testing::Test::HasFatalFailure()) return;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_rooms(std::min<size_t>(chaos_options().rooms, number), drawn.size(), random,
+           [&](size_t i, uint64_t room_seed) {
+             auto room = std::make_shared<Room>(i, namespaces, room_seed);
+             return [&, room](size_t at) { room->answer(drawn[at], tally); };
+           });
   for (const auto& [outcome, times] : tally.outcomes) {
     std::printf("%4u  %s\n", times, outcome.c_str());
   }

@@ -292,19 +292,12 @@ TEST(RoomChaos, AnswersStayTheSameWhateverHappensToTheRoom) {
   drawn.resize(options.room_faults);
   if (drawn.empty()) GTEST_SKIP() << "no faults asked for";
   (void)expected();
-  std::atomic<size_t> next{0};
   Tally tally;
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < std::min<size_t>(options.rooms, (drawn.size() + 3) / 4); ++i) {
-    threads.emplace_back([&, i, room_seed = random()] {
-      Room room(i, room_seed);
-      for (size_t at = next++; at < drawn.size(); at = next++) {
-        room.answer(drawn[at], tally);
-        if (testing::Test::HasFatalFailure()) return;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  in_rooms(std::min<size_t>(options.rooms, (drawn.size() + 3) / 4), drawn.size(), random,
+           [&](size_t i, uint64_t room_seed) {
+             auto room = std::make_shared<Room>(i, room_seed);
+             return [&, room](size_t at) { room->answer(drawn[at], tally); };
+           });
   for (const auto& [outcome, times] : tally.outcomes) {
     std::printf("%4u  %s\n", times, outcome.c_str());
   }

@@ -64,7 +64,6 @@ TANDEM_AVX512 inline void store_rows(const MatmulOutput& o, uint32_t tile, uint3
 }
 
 }  // namespace
-
 }  // namespace tandem::kernels::cpu::avx512
 
 #endif

@@ -132,7 +132,7 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const auto chunk = static_cast<size_t>(g * 4 + c);
+          const size_t chunk = static_cast<size_t>(g) * 4 + static_cast<size_t>(c);
           __m512i first[Tiles];
           __m512i second[Tiles];
 #pragma GCC unroll 2

@@ -66,7 +66,7 @@ TANDEM_AVX512 __m512i expand(const uint8_t* tile, uint32_t steps, size_t step, i
                                                       : _mm512_slli_epi16(scale, 5);
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-      const auto chunk = static_cast<size_t>(g * 4 + c);
+      const size_t chunk = static_cast<size_t>(g) * 4 + static_cast<size_t>(c);
       const __m512i bytes = _mm512_load_si512(low + PackedStep::low_of(Format, chunk));
       // Columns (0, 2), (4, 6), (1, 3) and (5, 7) of the chunk.
       __m512i pairs[4] = {

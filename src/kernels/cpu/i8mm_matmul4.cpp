@@ -47,7 +47,7 @@ TANDEM_I8MM void part(const MatmulOutput& o, uint32_t tile, uint32_t quad, uint3
         }
 #pragma GCC unroll 4
         for (int c = 0; c < 4; ++c) {
-          const auto chunk = static_cast<size_t>(g * 4 + c);
+          const size_t chunk = static_cast<size_t>(g) * 4 + static_cast<size_t>(c);
           if (quad == 0) touch(soon + PackedStep::low_of(Format, chunk));
           int8x16_t pairs[kPairs];
 #pragma GCC unroll 4
