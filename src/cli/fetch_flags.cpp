@@ -66,13 +66,16 @@ Status FetchSources::open_server(const std::string& address, SourceKind kind) {
 }
 
 Result<std::shared_ptr<const FetchSources>> FetchSources::open(const FetchFlags& flags,
-                                                               std::set<SourceKind> stated) {
+                                                               std::set<SourceKind> stated,
+                                                               bool token_of_environment) {
   std::shared_ptr<FetchSources> result(new FetchSources);
   result->kinds_ = std::move(stated);
   if (!flags.sources.empty()) {
     TANDEM_ASSIGN(result->kinds_, fetch::parse_sources(flags.sources));
   }
-  TANDEM_ASSIGN(result->token_, read_token(flags.token_file));
+  if (token_of_environment || !flags.token_file.empty()) {
+    TANDEM_ASSIGN(result->token_, read_token(flags.token_file));
+  }
   result->endpoint_ = !flags.endpoint.empty() ? flags.endpoint : variable("HF_ENDPOINT");
   if (result->endpoint_.empty()) result->endpoint_ = "https://huggingface.co";
   TANDEM_TRY(fetch::parse_url(result->endpoint_));

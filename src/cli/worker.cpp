@@ -23,6 +23,9 @@
 namespace tandem::cli {
 namespace {
 
+/// Slower than that a device only holds the others up.
+constexpr uint64_t kLeastShareRate = ring::RangeServer::kLeastRate;
+
 struct JoinFlags {
   std::string link;
   std::string name;
@@ -178,7 +181,16 @@ int worker_command(Arguments arguments) {
   }
   const bool join = !joining.link.empty();
   if (join) {
-    const auto sources = FetchSources::open(fetch_flags, fetch::all_sources());
+    if (flags.given("--share-rate") && joining.sharing.bytes_per_second < kLeastShareRate) {
+      return flags.wrong_use("--share-rate: expected at least " + std::to_string(kLeastShareRate) +
+                             ", found " + std::to_string(joining.sharing.bytes_per_second) +
+                             "; with --sources cache,host nothing is given");
+    }
+    // What a room loads is for its other devices too: a token of the owner's is no part of that
+    // unless the owner says so.
+    const auto sources =
+        FetchSources::open(fetch_flags, fetch::all_sources(),
+                           fetch_flags.sources.find("huggingface") != std::string::npos);
     if (!sources.ok()) return fail("worker", sources.error());
     const auto models_most = models_limit();
     if (!models_most.ok()) return fail("worker", models_most.error());

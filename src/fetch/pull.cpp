@@ -148,7 +148,7 @@ Status Pull::from_source(size_t file, const Piece& piece, Source& source) {
   return {};
 }
 
-Status Pull::fetch_piece(size_t file, const Piece& piece) {
+Status Pull::fetch_piece(size_t file, Piece& piece) {
   std::string why;
   ErrorKind kind = ErrorKind::kNotFound;
   const auto failed = [&](const Error& error) {
@@ -185,7 +185,12 @@ Status Pull::fetch_piece(size_t file, const Piece& piece) {
       }
       failed(error);
       // One that has only some tensors has said nothing of the others.
-      if (source->by_tensor() && error.kind == ErrorKind::kNotFound) break;
+      if (source->by_tensor() && error.kind == ErrorKind::kNotFound) {
+        const uint64_t front = source->at_hand();
+        if (front == 0 || front >= piece.length) break;
+        piece.length = front;
+        continue;
+      }
       if (error.kind == ErrorKind::kPeer) {
         lost_.emplace(source, error);
       } else {
@@ -200,10 +205,14 @@ Status Pull::fetch_piece(size_t file, const Piece& piece) {
 }
 
 Status Pull::fetch_range(size_t file, uint64_t offset, uint64_t length) {
-  for (const Piece& piece : missing_pieces(file, offset, length)) {
-    TANDEM_TRY(fetch_piece(file, piece));
-    TANDEM_TRY(check_chunks(file, piece));
-    TANDEM_TRY(check_tensors(file, piece.offset, piece.length));
+  for (const Piece& wanted : missing_pieces(file, offset, length)) {
+    for (Piece rest = wanted; rest.length != 0;) {
+      Piece piece = rest;
+      TANDEM_TRY(fetch_piece(file, piece));
+      TANDEM_TRY(check_chunks(file, piece));
+      TANDEM_TRY(check_tensors(file, piece.offset, piece.length));
+      rest = {rest.offset + piece.length, rest.length - piece.length};
+    }
   }
   return {};
 }

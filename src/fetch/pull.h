@@ -137,7 +137,8 @@ class Pull {
   };
   [[nodiscard]] std::vector<Piece> missing_pieces(size_t file, uint64_t offset,
                                                   uint64_t length) const;
-  Status fetch_piece(size_t file, const Piece& piece);
+  /// Shortens the piece if a source has the beginning of it and not what follows.
+  Status fetch_piece(size_t file, Piece& piece);
   Status from_source(size_t file, const Piece& piece, Source& source);
   Status fetch_range(size_t file, uint64_t offset, uint64_t length);
   Status check_chunks(size_t file, const Piece& piece);

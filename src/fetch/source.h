@@ -82,6 +82,9 @@ class Source {
   [[nodiscard]] virtual bool by_tensor() const { return false; }
   /// Tells a source that is by_tensor() what range() asks for. It must outlive the calls.
   virtual void use(const Layout* /*layout*/) {}
+  /// Bytes from the beginning of the range that range() was last asked for, with kNotFound for the
+  /// tensor after them: asked for alone they are there, and don't come twice.
+  [[nodiscard]] virtual uint64_t at_hand() const { return 0; }
 
   /// The first bytes of a file, at most `length`, and what the source says of it.
   /// Errors: kNotFound (no such file or model, or not for us), kPeer (can't be reached, refuses,

@@ -103,7 +103,7 @@ class StageSource final : public weights::TensorSource {
     pull.model = options_.model;
     pull.folder = folder;
     for (const auto& source : options_.sources) pull.sources.push_back(source.get());
-    pull.patience = kPatience;
+    pull.patience = options_.patience;
     pull.cancel = options_.cancel;
     pull.notice = options_.notice;
     pull.progress = [this](std::string_view, uint64_t done, uint64_t total) {
@@ -130,7 +130,17 @@ class StageSource final : public weights::TensorSource {
       PullOptions pull = pull_options(stored.path);
       pull.model.revision = journal.revision;
       pull.commit = journal.commit;
-      TANDEM_ASSIGN(pull_, Pull::open(std::move(pull)));
+      // Others may be at it for long, and have their own folders to fetch into; so have we.
+      pull.patience = std::min<std::chrono::milliseconds>(kPatience, options_.patience);
+      auto opened = Pull::open(std::move(pull));
+      if (!opened.ok()) {
+        // Tensors alone are not much; all the model's files would be.
+        const bool tensors = !options_.config_json.empty();
+        if (!tensors || opened.error().kind == ErrorKind::kCancelled) return opened.error();
+        if (options_.notice) options_.notice(opened.error().message);
+        continue;
+      }
+      pull_ = std::move(*opened);
       Status status = pull_->describe();
       if (!status.ok() && status.error().kind == ErrorKind::kCancelled) return status;
       if (status.ok() && sha256(pull_->config_json()) == options_.manifest->config) {

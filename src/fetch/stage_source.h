@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,7 @@ struct StageSourceOptions {
   std::vector<std::unique_ptr<Source>> sources;  ///< as PullOptions has them
   std::shared_ptr<Shelf> shelf;                  ///< of the store that is fetched into
   std::string slot;                              ///< stage_folder()'s
+  std::chrono::milliseconds patience{10000};     ///< for another load that fetches into the folder
   std::string mark;                              ///< left in the folder (Shelf::read()); or empty
   uint64_t limit = 0;                            ///< of the store, in bytes
   const weights::Manifest* manifest = nullptr;   ///< outlives the source

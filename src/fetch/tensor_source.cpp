@@ -21,6 +21,7 @@ class TensorRanges final : public Source {
 
   [[nodiscard]] bool by_tensor() const override { return true; }
   void use(const Layout* layout) override { layout_ = layout; }
+  [[nodiscard]] uint64_t at_hand() const override { return kept_.size(); }
 
   Result<std::vector<std::byte>> begin(const std::string& file, uint64_t /*length*/,
                                        RemoteFile& /*about*/) override {
@@ -34,18 +35,37 @@ class TensorRanges final : public Source {
     const Error none{ErrorKind::kNotFound, file + ", byte " + std::to_string(offset) + ": " +
                                                name_ + " has tensors alone"};
     if (layout_ == nullptr || tensors == layout_->end()) return none;
+    if (file == kept_file_ && offset == kept_offset_ && out.size() <= kept_.size()) {
+      std::copy_n(kept_.begin(), out.size(), out.begin());
+      return {};
+    }
+    kept_.clear();
+    const std::span<std::byte> whole = out;
+    const uint64_t first = offset;
+    const auto keep = [&] {
+      const auto got = whole.first(whole.size() - out.size());
+      kept_.assign(got.begin(), got.end());
+      kept_file_ = file;
+      kept_offset_ = first;
+    };
     while (!out.empty()) {
       auto next = tensors->second.upper_bound(offset);
       if (next == tensors->second.begin()) return none;
       --next;
       const auto& [begin, tensor] = *next;
       if (offset - begin >= tensor.length) return none;
-      if (absent_.contains(tensor.name)) return absent(tensor.name);
+      if (absent_.contains(tensor.name)) {
+        keep();
+        return absent(tensor.name);
+      }
       const uint64_t count = std::min<uint64_t>(out.size(), tensor.length - (offset - begin));
       const auto part = out.first(static_cast<size_t>(count));
       const Status status = reader_(tensor.name, offset - begin, part);
       if (!status.ok()) {
-        if (status.error().kind == ErrorKind::kNotFound) absent_.insert(tensor.name);
+        if (status.error().kind == ErrorKind::kNotFound) {
+          absent_.insert(tensor.name);
+          keep();
+        }
         return status.error().in(name_);
       }
       received_ += count;
@@ -70,6 +90,9 @@ class TensorRanges final : public Source {
   const Layout* layout_ = nullptr;
   std::set<std::string> absent_;
   uint64_t received_ = 0;
+  std::vector<std::byte> kept_;  ///< at_hand(), from `kept_offset_` of that file on
+  std::string kept_file_;
+  uint64_t kept_offset_ = 0;
 };
 
 }  // namespace

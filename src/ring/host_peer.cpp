@@ -143,6 +143,12 @@ Status Peer::connect(const PeerModel& model) {
 }
 
 Status Peer::load(const PeerModel& model) {
+  Status loaded = load_layers(model);
+  given_ = {};
+  return loaded;
+}
+
+Status Peer::load_layers(const PeerModel& model) {
   wire::Load request = model.load;
   request.first_layer = worker.layers.first;
   request.last_layer = worker.layers.last;
@@ -173,7 +179,6 @@ Status Peer::load(const PeerModel& model) {
       }
       case wire::Type::kReady: {
         TANDEM_ASSIGN(ready, wire::Ready::decode(control->payload()));
-        given_ = {};
         model.progress({worker.label(), worker.layers, LoadEvent::Phase::kReady, ready.weight_bytes,
                         ready.weight_bytes});
         return {};

@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdle = 60s;
 constexpr auto kTaken = 30s;  // in which a peer has to take a MiB
-constexpr auto kTick = 50ms;
+constexpr auto kNap = 50ms;
 constexpr uint32_t kMaxRequest = 1024;
 
 Status refuse(wire::Connection& connection, const Error& error) {
@@ -20,6 +20,18 @@ Status refuse(wire::Connection& connection, const Error& error) {
 
 }  // namespace
 
+// With a rate, frames are so small that all readers get one within a few seconds.
+RangeServer::RangeServer(ShareOptions options)
+    : options_(std::move(options)),
+      most_readers_(options_.bytes_per_second == 0
+                        ? kMostReaders
+                        : static_cast<size_t>(std::clamp<uint64_t>(
+                              options_.bytes_per_second / kLeastRate, 1, kMostReaders))),
+      part_(options_.bytes_per_second == 0
+                ? wire::kMaxChunkBytes
+                : static_cast<size_t>(std::clamp<uint64_t>(options_.bytes_per_second / 16, 4096,
+                                                           wire::kMaxChunkBytes))) {}
+
 Status RangeServer::may_take(const wire::Connection& connection) {
   if (!options_.give || connection.channel() == nullptr) {
     return unsupported("this worker shares no weights");
@@ -28,7 +40,7 @@ Status RangeServer::may_take(const wire::Connection& connection) {
   const auto& peer = connection.channel()->peer();
   const auto own = std::count_if(open_.begin(), open_.end(),
                                  [&](const auto& one) { return one->channel()->peer() == peer; });
-  if (open_.size() >= kMostReaders || static_cast<size_t>(own) >= kMostOfOne) {
+  if (open_.size() >= most_readers_ || static_cast<size_t>(own) >= kMostOfOne) {
     return Error{ErrorKind::kMemory, "this worker gives weights to " +
                                          std::to_string(open_.size()) + " connections already, " +
                                          std::to_string(own) + " of them from this device"};
@@ -59,12 +71,14 @@ void RangeServer::stop() {
   tasks_.join();
 }
 
+Status RangeServer::admitted(const wire::Connection& connection) const {
+  return options_.admit ? options_.admit(connection.channel()->peer()) : Status();
+}
+
 void RangeServer::serve(wire::Connection& connection, const wire::Bytes& welcome) {
-  if (options_.admit) {
-    if (const Status let = options_.admit(connection.channel()->peer()); !let.ok()) {
-      (void)refuse(connection, let.error()).ok();
-      return;
-    }
+  if (const Status let = admitted(connection); !let.ok()) {
+    (void)refuse(connection, let.error()).ok();
+    return;
   }
   const auto deadline = wire::Clock::now() + kTaken;
   if (!connection.send_until(deadline, {.type = wire::Type::kWelcome}, welcome).ok()) return;
@@ -86,13 +100,17 @@ Status RangeServer::answer(wire::Connection& connection) {
     (void)refuse(connection, range.error()).ok();
     return range.error();
   }
+  if (const Status let = admitted(connection); !let.ok()) {
+    (void)refuse(connection, let.error()).ok();
+    return let;
+  }
   // At most kMaxRangeBytes: decode() has checked that.
   std::vector<std::byte> bytes(range->length);
   if (const Status given = options_.give(*range, bytes); !given.ok()) {
     return refuse(connection, given.error());
   }
   for (std::span<const std::byte> rest = bytes; !rest.empty();) {
-    const auto part = rest.first(std::min<size_t>(rest.size(), wire::kMaxChunkBytes));
+    const auto part = rest.first(std::min(rest.size(), part_));
     if (!wait_for_turn(part.size())) return Error{ErrorKind::kCancelled, "stopping"};
     TANDEM_TRY(connection.send_until(wire::Clock::now() + kTaken,
                                      {.type = wire::Type::kTensorChunk}, part));
@@ -113,7 +131,7 @@ bool RangeServer::wait_for_turn(uint64_t count) {
     free_at_ = turn + std::chrono::duration_cast<wire::Clock::duration>(time);
   }
   while (!stopping_ && wire::Clock::now() < turn) {
-    std::this_thread::sleep_for(std::min<wire::Clock::duration>(kTick, turn - wire::Clock::now()));
+    std::this_thread::sleep_for(std::min<wire::Clock::duration>(kNap, turn - wire::Clock::now()));
   }
   return !stopping_;
 }

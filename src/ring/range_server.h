@@ -21,21 +21,25 @@ struct ShareOptions {
   /// Fills `out` with the range asked for, of `out.size()` bytes. Any thread, may read a disk.
   /// Errors: kNotFound (not here). Empty: nothing is shared.
   std::function<Status(const wire::NeedRange&, std::span<std::byte> out)> give;
-  /// Whether the device with this certificate may fetch from here; the error is told to it. Any
-  /// thread, may wait some seconds. Empty: who proves the key may.
+  /// Whether the device with this certificate may fetch from here; the error is told to it. Asked
+  /// for each range, since devices are sent away and owners pause. Any thread, may wait some
+  /// seconds. Empty: who proves the key may.
   std::function<Status(const wire::Fingerprint&)> admit;
   uint64_t bytes_per_second = 0;  ///< to all of them together; 0: no limit
 };
 
 /// Serves connections of Role::kSource, one thread and one range at a time each: at most
-/// kMostReaders, kMostOfOne from one device. A peer that asks for nothing for a minute, or does not
-/// take what it asked for, is let go. take() and stop() are for one thread.
+/// kMostReaders, kMostOfOne from one device, and no more than share the rate with kLeastRate for
+/// each. A peer that asks for nothing for a minute, or does not take what it asked for, is let go.
+/// take() and stop() are for one thread.
 class RangeServer {
  public:
   static constexpr size_t kMostReaders = 16;
   static constexpr size_t kMostOfOne = 4;
+  /// Bytes a second: well above what RangeClient takes for a peer that only holds it up.
+  static constexpr uint64_t kLeastRate = 64'000;
 
-  explicit RangeServer(ShareOptions options) : options_(std::move(options)) {}
+  explicit RangeServer(ShareOptions options);
   ~RangeServer() { stop(); }
   RangeServer(const RangeServer&) = delete;
   RangeServer& operator=(const RangeServer&) = delete;
@@ -52,12 +56,15 @@ class RangeServer {
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
  private:
+  [[nodiscard]] Status admitted(const wire::Connection& connection) const;
   void serve(wire::Connection& connection, const wire::Bytes& welcome);
   Status answer(wire::Connection& connection);
   /// Waits until `count` bytes more may be sent; false once this stops.
   bool wait_for_turn(uint64_t count);
 
   const ShareOptions options_;
+  const size_t most_readers_;
+  const size_t part_;  ///< bytes in one frame
   std::atomic<uint64_t> bytes_{0};
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  ///< guards what follows

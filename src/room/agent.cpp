@@ -210,6 +210,7 @@ void Agent::apply(const hub::OwnerSettings& owner) {
     if (changed || other_limit) beat_now_ = true;  // the others should know at once
   }
   grants_.pause(stopping_ ? "it is stopping" : why);
+  sharing_->pause(why);
   if (other_limit) worker_->set_memory(limit);
   if (changed) log(why.empty() ? "takes work" : "takes no work: " + why);
 }
@@ -412,11 +413,16 @@ void Agent::take_calls(int64_t after) {
       continue;
     }
     after = number_of(*events, "next");
+    bool left = false;
     for (const Json& event : part_of(*events, "events")) {
+      left = left || text_of(event, "kind") == "left";
       // Who called before the hub was away has long given up.
       if (now_ms() - number_of(event, "at") > kCallLasts / 1ms) continue;
       relay_->answer(event, [this](wire::Socket socket) { worker_->adopt(std::move(socket)); });
     }
+    // Who was sent away gets no more weights.
+    if (!left) continue;
+    if (const auto room = client->room(way_.link.code); room.ok()) sharing_->see(*room);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "hub/settings.h"
-#include "ring/planner.h"
 #include "ring/worker.h"
 
 namespace tandem::room {
@@ -13,7 +12,6 @@ namespace {
 constexpr int64_t kSilentMs = 45000;  // three heartbeats
 constexpr size_t kMostAddresses = 16;
 constexpr size_t kMostAddress = 300;
-constexpr size_t kMostHeld = 16;
 
 double figure(const Json& object, const char* name) {
   const Json& value = part_of(object, name);
@@ -27,24 +25,6 @@ hub::Condition condition_of(const Json& report) {
     condition.temperature = figure(report, "temperature");
   }
   return condition;
-}
-
-/// What is malformed counts as not said.
-std::vector<Held> held_of(const Json& report) {
-  std::vector<Held> all;
-  const Json& list = part_of(report, "cached");
-  if (!list.is_array()) return all;
-  for (const Json& one : list) {
-    Held held;
-    const std::string layers = text_of(one, "layers");
-    if (all.size() == kMostHeld || !parse_hex(text_of(one, "model"), held.model_hash)) continue;
-    const auto count = static_cast<uint32_t>(std::count(layers.begin(), layers.end(), ',') + 1);
-    auto ranges = ring::parse_split(layers, ring::kMaxPlanLayers, count);
-    if (!ranges.ok()) continue;
-    held.layers = std::move(*ranges);
-    all.push_back(std::move(held));
-  }
-  return all;
 }
 
 Member member_of(const Json& json, int64_t now) {

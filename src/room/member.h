@@ -7,16 +7,10 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "ring/plan.h"
+#include "room/held.h"
 #include "room/json.h"
 
 namespace tandem::room {
-
-/// Layers of a model whose weights a device has on its disk.
-struct Held {
-  Digest model_hash{};
-  std::vector<ring::LayerRange> layers;  ///< rising, none empty
-};
 
 struct Member {
   std::string device;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "fetch/stage_source.h"
 #include "model/config.h"
@@ -17,6 +18,9 @@ using namespace std::chrono_literals;
 using fetch::SourceKind;
 
 constexpr auto kRefreshEvery = 2s;
+constexpr auto kLookAtMatrices = 30s;
+/// For another load of this device, into the same folder.
+constexpr auto kPatience = 1h;
 // A heartbeat has 2 KiB for all that a device says.
 constexpr size_t kMostModels = 4;
 constexpr size_t kMostText = 60;
@@ -103,22 +107,6 @@ std::vector<ring::LayerRange> held_layers(const fetch::Shelved& model, model::We
 
 }  // namespace
 
-std::set<SourceKind> usual_sources() {
-  return {SourceKind::kCache, SourceKind::kPeer, SourceKind::kHost};
-}
-
-std::set<SourceKind> room_sources(const Json& spec) {
-  const Json& list = part_of(spec, "sources");
-  if (!list.is_array()) return usual_sources();
-  std::set<SourceKind> kinds;
-  for (const Json& one : list) {
-    if (!one.is_string()) continue;
-    const auto kind = fetch::parse_sources(one.get_ref<const std::string&>());
-    if (kind.ok()) kinds.insert(kind->begin(), kind->end());
-  }
-  return kinds;
-}
-
 std::string room_mark(const hub::HubAddress& hub, const std::string& code) {
   // Begins with a dot: no model server gives such files.
   return ".room-" + hex(sha256(hub.authority() + " " + code)).substr(0, 16);
@@ -150,8 +138,12 @@ void Sharing::apply(const Json& room, ring::WorkerOptions& worker) {
   if (!allows(SourceKind::kPeer)) return;
   worker.share.bytes_per_second = options_.bytes_per_second;
   worker.share.admit = [this](const wire::Fingerprint& device) { return admit(device); };
-  worker.share.give = [this](const wire::NeedRange& range, std::span<std::byte> out) {
-    return shelf_->read(range.model_hash, range.tensor, range.offset, out, mark_);
+  worker.share.give = [this](const wire::NeedRange& range, std::span<std::byte> out) -> Status {
+    Status given = shelf_->read(range.model_hash, range.tensor, range.offset, out, mark_);
+    if (given.ok() || given.error().kind != ErrorKind::kIo) return given;
+    // Where things lie on this machine is nobody else's business.
+    say(given.error().message);
+    return Error{ErrorKind::kNotFound, "the tensor can't be read here"};
   };
 }
 
@@ -163,6 +155,11 @@ void Sharing::see(const Json& room) {
   allowed_ = room_sources(spec);
   bits_ = size_of(spec, "weights") == 4 ? 4 : 8;
   if (recent_ == Digest{} && !parse_hex(text_of(spec, "model_hash"), recent_)) recent_ = {};
+}
+
+void Sharing::pause(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  paused_ = why;
 }
 
 void Sharing::use_hub(const hub::HubAddress& hub, const std::string& token) {
@@ -178,6 +175,10 @@ bool Sharing::is_member(const wire::Fingerprint& device) const {
 }
 
 Status Sharing::admit(const wire::Fingerprint& device) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!paused_.empty()) return Error{ErrorKind::kUnsupported, "gives no weights: " + paused_};
+  }
   if (is_member(device)) return {};
   {
     // It may have come after the room was last looked at.
@@ -193,7 +194,7 @@ Status Sharing::admit(const wire::Fingerprint& device) {
 }
 
 Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
-    const ring::FetchRequest& request, const fetch::ModelName& model) {
+    const ring::FetchRequest& request, const fetch::ModelName* model) {
   std::vector<std::unique_ptr<fetch::Source>> sources;
   const auto waiting = [this](const std::string& line) { say(line); };
   // What another device of this machine has fetched, or this one under another form.
@@ -216,6 +217,9 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
   std::sort(members.begin(), members.end(), [this](const Member& a, const Member& b) {
     return sha256(device_ + a.device) < sha256(device_ + b.device);
   });
+  // A device may call itself what another one is called with a part of its id.
+  std::map<std::string, int> labels;
+  for (const Member& member : members) ++labels[member.label];
   for (Member& member : members) {
     const bool has = std::any_of(member.held.begin(), member.held.end(), [&](const auto& held) {
       return held.model_hash == request.model_hash;
@@ -224,7 +228,8 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
         member.addresses.empty() || member.silent_ms > kSilentMs) {
       continue;
     }
-    const std::string name = "peer " + member.label;
+    const bool alone = labels[member.label] == 1;
+    const std::string name = "peer " + member.label + (alone ? "" : " " + member.device);
     auto reader = std::make_shared<PeerReader>(std::move(member), tls_, request.model_hash);
     sources.push_back(fetch::source_of_tensors(
         SourceKind::kPeer, name,
@@ -233,9 +238,8 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
         }));
   }
   std::vector<std::unique_ptr<fetch::Source>> outside;
-  const bool named = !request.origin.empty();
-  if (options_.outside && named) {
-    auto opened = options_.outside(model, request.gone, waiting);
+  if (options_.outside && model != nullptr) {
+    auto opened = options_.outside(*model, request.gone, waiting);
     if (opened.ok()) outside = std::move(*opened);
     if (!opened.ok()) say(opened.error().message);
   }
@@ -251,12 +255,12 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
   const bool own_hub = std::any_of(sources.begin(), sources.end(), [](const auto& source) {
     return source->kind() == SourceKind::kHub;
   });
-  if (!own_hub && named && hub && allows(SourceKind::kHub)) {
+  if (!own_hub && model != nullptr && hub && allows(SourceKind::kHub)) {
     fetch::SourceOptions options;
     options.kind = SourceKind::kHub;
     options.base = "https://" + hub->authority();
     options.credentials = {token, hub->fingerprint};
-    options.model = model;
+    options.model = *model;
     options.http.cancel = request.gone;
     options.waiting = waiting;
     TANDEM_ASSIGN(auto source, fetch::Source::open(std::move(options)));
@@ -272,18 +276,23 @@ Result<std::vector<std::unique_ptr<fetch::Source>>> Sharing::sources(
 Result<std::unique_ptr<weights::TensorSource>> Sharing::fetch(const ring::FetchRequest& request) {
   fetch::ModelName model;
   model.name = "model";
-  if (!request.origin.empty()) {
-    TANDEM_ASSIGN(model, fetch::parse_model_name(request.origin));
+  bool named = !request.origin.empty();
+  if (named) {
+    auto parsed = fetch::parse_model_name(request.origin);
+    named = parsed.ok();
+    if (named) model = std::move(*parsed);
+    if (!named) say(parsed.error().message + "; only tensors by their names are asked for");
   }
   {
     const std::lock_guard lock(mutex_);
     recent_ = request.model_hash;
   }
   fetch::StageSourceOptions options;
-  TANDEM_ASSIGN(options.sources, sources(request, model));
+  TANDEM_ASSIGN(options.sources, sources(request, named ? &model : nullptr));
   options.model = model;
   options.shelf = shelf_;
   options.slot = device_.substr(0, 8);
+  options.patience = kPatience;
   options.mark = mark_;
   options.limit = options_.limit;
   options.manifest = request.manifest;
@@ -311,6 +320,15 @@ Json Sharing::held() {
   std::vector<fetch::Shelved> list = shelf_->list(mark_);
   std::stable_partition(list.begin(), list.end(),
                         [&](const fetch::Shelved& model) { return model.model_hash == recent; });
+  std::vector<std::pair<Digest, size_t>> now;
+  now.reserve(list.size() + 1);
+  now.emplace_back(recent, bits);
+  for (const fetch::Shelved& model : list) now.emplace_back(model.model_hash, model.tensors.size());
+  {
+    const std::lock_guard lock(mutex_);
+    const bool late = std::chrono::steady_clock::now() - told_at_ > kLookAtMatrices;
+    if (now == told_of_ && !late) return told_;
+  }
   for (const fetch::Shelved& model : list) {
     if (models.size() == kMostModels) break;
     std::string layers;
@@ -321,6 +339,10 @@ Json Sharing::held() {
     if (layers.size() > kMostText || layers.empty()) continue;
     models.push_back({{"model", hex(model.model_hash)}, {"layers", layers}});
   }
+  const std::lock_guard lock(mutex_);
+  told_of_ = std::move(now);
+  told_at_ = std::chrono::steady_clock::now();
+  told_ = models;
   return models;
 }
 

@@ -4,12 +4,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -18,16 +22,11 @@
 #include "hub/link.h"
 #include "ring/worker.h"
 #include "room/entry.h"
+#include "room/held.h"
 #include "room/json.h"
 #include "room/member.h"
 
 namespace tandem::room {
-
-/// Kinds of sources that a room allows: "sources" of its spec, a list of names, else
-/// usual_sources(). A name that is not known allows nothing.
-std::set<fetch::SourceKind> room_sources(const Json& spec);
-/// cache, peer, host: nobody outside the room learns what it loads.
-std::set<fetch::SourceKind> usual_sources();
 
 /// The file in a folder of fetched tensors which says that they were fetched for that room.
 std::string room_mark(const hub::HubAddress& hub, const std::string& code);
@@ -59,6 +58,8 @@ class Sharing {
   void apply(const Json& room, ring::WorkerOptions& worker);
   /// Who is in the room now.
   void see(const Json& room);
+  /// Nothing is given while `why` is not empty.
+  void pause(const std::string& why);
   /// The hub's model server, for rooms that allow it.
   void use_hub(const hub::HubAddress& hub, const std::string& token);
   /// Which layers' weights are here, for the device's report: [{"model": HASH, "layers": "0-5"}].
@@ -67,8 +68,9 @@ class Sharing {
  private:
   [[nodiscard]] bool allows(fetch::SourceKind kind) const;
   Result<std::unique_ptr<weights::TensorSource>> fetch(const ring::FetchRequest& request);
+  /// `model`: what the files are called elsewhere; null: nobody is asked for files.
   Result<std::vector<std::unique_ptr<fetch::Source>>> sources(const ring::FetchRequest& request,
-                                                              const fetch::ModelName& model);
+                                                              const fetch::ModelName* model);
   Status admit(const wire::Fingerprint& device);
   [[nodiscard]] bool is_member(const wire::Fingerprint& device) const;
   void say(const std::string& line) const {
@@ -88,8 +90,13 @@ class Sharing {
   Digest recent_{};   ///< the model that was last asked for
   uint8_t bits_ = 8;  ///< of weights, that the room's layers are held at
   std::vector<Member> members_;
+  std::string paused_;  ///< why nothing is given, or empty
   std::optional<hub::HubAddress> hub_;
   std::string token_;
+  /// What held() last said, and of what: it costs a look at each matrix in the cache.
+  std::vector<std::pair<Digest, size_t>> told_of_;
+  std::chrono::steady_clock::time_point told_at_{};
+  Json told_;
   std::mutex refresh_mutex_;  ///< guards refreshed_ and the asking
   std::chrono::steady_clock::time_point refreshed_{};
 };

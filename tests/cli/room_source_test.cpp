@@ -17,14 +17,10 @@ constexpr uint64_t kChunk = uint64_t{4} << 20;
 
 class RoomSources : public RoomProcesses {
  protected:
-  /// A room with a rule of its own instead of the usual one.
-  void make_room(const std::string& sources) {
-    room_ =
-        Json::parse(tandem_ok({"room", "create", "--hub", address_, "--no-spares", "--objective",
-                               "memory", "--context", "256", "--json", "--sources", sources}));
-    link_ = room_["link"];
-    code_ = room_["code"];
-    std::ofstream(folder_ + "/link") << link_ << "\n";
+  /// Without spares: they would load what other devices have, too.
+  void SetUp() override {
+    RoomProcesses::SetUp();
+    make_room({"--no-spares"});
   }
   [[nodiscard]] std::string cache(const std::string& name) const {
     return folder_ + "/cache-" + name;
@@ -70,6 +66,20 @@ class RoomSources : public RoomProcesses {
       if (device["name"] == name && device.contains("cached")) return device["cached"][0]["layers"];
     }
     return "";
+  }
+  /// The stage of the only device that gets layers.
+  static Json planned(std::vector<std::string> plan) {
+    plan.emplace_back("--json");
+    Json stages = Json::parse(tandem_ok(plan))["stages"];
+    EXPECT_EQ(stages.size(), 1U) << stages;
+    return stages[0];
+  }
+  /// Bytes of weights that a device has given to others, as it last told the room.
+  [[nodiscard]] uint64_t shared_bytes(const std::string& name) const {
+    for (const Json& device : view()["devices"]) {
+      if (device["name"] == name) return device.value("shared_bytes", uint64_t{0});
+    }
+    return 0;
   }
   /// A device that holds all layers' weights on its disk and lends too little for any of them.
   std::unique_ptr<Joined> library(const std::vector<std::string>& flags = {}) {
@@ -144,10 +154,19 @@ TEST_F(RoomSources, ThreeEmptyWorkersGetTheirLayersFromTheHost) {
 TEST_F(RoomSources, APeerGivesWhatItHasAndNothingTwice) {
   auto giver = library();
   auto taker = worker("taker");
+  const std::vector<std::string> plan{"plan", "--room", at_, "--memory", "0"};
+  EXPECT_EQ(planned(plan)["cached_layers"], 0);
   const Json answer = run();
   EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
+  wait_for_view([&](const Json&) { return cached_layers("taker") == "0-11"; });
+  EXPECT_EQ(planned(plan)["cached_layers"], 12);
+  EXPECT_NE(tandem_ok(plan).find("12 of 12"), std::string::npos) << tandem_ok(plan);
   auto bytes = came_from(end(*taker));
   const uint64_t own = layers_bytes();
+  // What the giver sent, whether it was kept or not.
+  uint64_t given = 0;
+  wait_for_view([&](const Json&) { return (given = shared_bytes("library")) >= own; });
+  EXPECT_LE(given, own + own / 100);
   EXPECT_EQ(bytes["host"], 0U);
   EXPECT_GE(bytes["peer library"], own);
   EXPECT_LE(bytes["peer library"], own + own / 100);
@@ -224,17 +243,52 @@ TEST_F(RoomSources, KilledTenTimesNothingComesTwiceButAChunkEach) {
   }
   const uint64_t own = layers_bytes();
   uint64_t given = 0;
-  wait_for_view([&](const Json& room) {
-    for (const Json& device : room["devices"]) {
-      if (device["name"] == "library") given = device.value("shared_bytes", uint64_t{0});
-    }
-    return given >= own;
-  });
+  wait_for_view([&](const Json&) { return (given = shared_bytes("library")) >= own; });
   EXPECT_LE(given, own + own / 100 + 10 * kChunk);
 }
 
+TEST_F(RoomSources, ASpareTakesWhatAnotherStageHasFromAPeer) {
+  make_room();  // with spares
+  auto giver = library();
+  std::map<std::string, std::unique_ptr<Joined>> workers;
+  for (const char* name : {"one", "two"}) workers[name] = worker(name, {"--memory", "60M"});
+  // One of them gets all layers, and the other one stands by for it.
+  Process chat({"chat", "--room", at_, "--json", "--memory", "0", "-q", "--objective", "fastest",
+                "--max-tokens", "8"});
+  chat.write(kPrompt + "\n");
+  chat.read_until("}\n");
+  std::map<std::string, std::string> name_of;
+  wait_for_view([&](const Json& room) {
+    for (const Json& device : room["devices"]) {
+      if (device.contains("placement")) {
+        name_of[device["placement"].value("state", "")] = device["name"];
+      }
+    }
+    return workers.contains(name_of["spare"]) && workers.contains(name_of["ready"]);
+  });
+  ASSERT_NE(name_of["ready"], name_of["spare"]);
+  workers[name_of["ready"]]->process().signal(SIGKILL);
+  chat.write(kPrompt + "\n");
+  const Output answers = chat.finish();
+  ASSERT_EQ(answers.code, 0) << answers.err << answers.out;
+  const Json last =
+      Json::parse(answers.out.substr(answers.out.rfind("\n", answers.out.size() - 2) + 1));
+  EXPECT_TRUE(has_event(last, "spare")) << last;
+  const std::string expected =
+      tandem_ok({"chat", "--json", "-q", "--max-tokens", "8"}, kPrompt + "\n" + kPrompt + "\n");
+  EXPECT_EQ(
+      last["logits_sha256"],
+      Json::parse(expected.substr(expected.rfind("\n", expected.size() - 2) + 1))["logits_sha256"]);
+  const std::string log = end(*workers[name_of["spare"]]);
+  uint64_t of_peers = 0;
+  auto bytes = came_from(log);
+  for (const auto& [source, count] : bytes) of_peers += source.starts_with("peer ") ? count : 0;
+  EXPECT_EQ(bytes["host"], 0U) << log;
+  EXPECT_GE(of_peers, layers_bytes()) << log;
+}
+
 TEST_F(RoomSources, TheRoomsRuleIsHeld) {
-  make_room("cache,host");
+  make_room({"--no-spares", "--sources", "cache,host"});
   EXPECT_EQ(view()["sources"], Json({"cache", "host"}));
   {
     auto giver = library();
@@ -245,7 +299,7 @@ TEST_F(RoomSources, TheRoomsRuleIsHeld) {
     EXPECT_GT(bytes["host"], 0U);
   }
   // Never from the host either: there is nowhere else.
-  make_room("cache,peer");
+  make_room({"--no-spares", "--sources", "cache,peer"});
   const auto lonely = worker("lonely");
   const Output refused = tandem({"run", "--room", at_, "--memory", "0", kPrompt});
   EXPECT_EQ(refused.code, 1);

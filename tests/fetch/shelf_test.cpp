@@ -118,6 +118,18 @@ TEST_F(ShelfTest, TensorsComeFromWhoHasThemAndStay) {
   EXPECT_EQ(asked_["three"], 0);
 }
 
+TEST_F(ShelfTest, TensorsOfOnePieceComeFromSeveralAndNothingTwice) {
+  // One piece has all three. Each has what the others lack, and nobody has all.
+  auto sources = list(this->source("one", "b"), this->source("two", "a"));
+  sources.push_back(this->source("three", "c"));
+  const auto opened = open(std::move(sources));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ(notices_, "");
+  for (const char* name : {"one", "two", "three"}) EXPECT_EQ(given_[name], 4 * kFloats) << name;
+  expect_all(**opened);
+  EXPECT_EQ(given_["one"] + given_["two"] + given_["three"], 12 * kFloats);
+}
+
 TEST_F(ShelfTest, WhatIsThereIsGivenInBoundsOnly) {
   ASSERT_TRUE(open(list(source("one", "ab"))).ok());
   const Digest model = model_hash(manifest_);

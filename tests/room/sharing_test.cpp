@@ -37,13 +37,13 @@ class SharingTest : public hub_test::HubTest {
     link_.code = must(client.create_room(spec, link_.key))["code"];
     must(home.remember_room(link_.hub, link_.code, {link_.key, ""}));
   }
-  std::unique_ptr<Agent> agent(const Folder& folder, uint64_t rate = 0) {
+  std::unique_ptr<Agent> agent(const Folder& folder, const std::string& settings = "") {
     AgentOptions options;
+    options.settings = settings;
     options.name = "gives";
     options.worker.listen = "127.0.0.1:0";
     options.sharing.store = folder.path() / "models";
     options.sharing.limit = uint64_t{1} << 30;
-    options.sharing.bytes_per_second = rate;
     return must(Agent::start(must(hub::Home::open(folder.path())), {link_, ""}, options));
   }
   /// Puts the model into a device's store, as if it had been fetched for that room.
@@ -130,6 +130,51 @@ TEST_P(SharingTest, WhoIsNotInTheRoomGetsNothing) {
   EXPECT_NE(other.error().message.find("room's key"), std::string::npos) << other.error().message;
 }
 
+TEST_P(SharingTest, WhoIsSentAwayGetsNoMore) {
+  const Folder giver;
+  fill(giver, link_.code);
+  const auto device = agent(giver);
+  const Folder taker;
+  const auto tls = guest(taker);
+  const auto client = must(dial(*device, tls, giver));
+  std::vector<std::byte> out(10);
+  must(client->read(model_, "t", 0, out));
+  const std::string id = must(hub::Home::open(taker.path())).identity().device_id();
+  hub::Home home = must(hub::Home::open(creator_.path()));
+  must(must(home.connect(hub_->address(), "creator")).leave_room(link_.code, id));
+  Status last;
+  EXPECT_TRUE(hub_test::wait_until([&] {
+    last = client->read(model_, "t", 0, out);
+    return !last.ok();
+  }));
+  EXPECT_NE(last.error().message.find("devices of the room only"), std::string::npos)
+      << last.error().message;
+  EXPECT_FALSE(dial(*device, tls, giver).ok());
+}
+
+TEST_P(SharingTest, APausedDeviceGivesNothing) {
+  const Folder giver;
+  fill(giver, link_.code);
+  const std::string settings = giver.path() / "settings.toml";
+  std::ofstream(settings) << "paused = true\n";
+  const auto device = agent(giver, settings);
+  const Folder taker;
+  const auto tls = guest(taker);
+  const auto refused = dial(*device, tls, giver);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("gives no weights"), std::string::npos)
+      << refused.error().message;
+  std::ofstream(settings) << "paused = false\n";
+  std::unique_ptr<ring::RangeClient> client;
+  EXPECT_TRUE(hub_test::wait_until([&] {
+    auto dialled = dial(*device, tls, giver);
+    if (dialled.ok()) client = std::move(*dialled);
+    return client != nullptr;
+  }));
+  std::vector<std::byte> out(10);
+  must(client->read(model_, "t", 0, out));
+}
+
 TEST_P(SharingTest, AnotherRoomsModelsStayWhereTheyAre) {
   const Folder giver;
   fill(giver, "OTHER1");
@@ -182,6 +227,26 @@ TEST(RoomSources, AreReadFromASpec) {
             (std::set<SourceKind>{SourceKind::kCache, SourceKind::kPeer}));
   // What is not understood allows nothing.
   EXPECT_TRUE(room_sources({{"sources", {"friends", 3}}}).empty());
+  EXPECT_TRUE(room_sources({{"sources", "cache,peer,host"}}).empty());
+}
+
+TEST(RoomHeld, IsReadAsFarAsItMakesSense) {
+  const std::string hash(64, 'a');
+  const auto layers = [&](const std::string& text) {
+    const auto held = held_of({{"cached", {{{"model", hash}, {"layers", text}}}}});
+    return held.empty() ? size_t{0} : held[0].layers.size();
+  };
+  EXPECT_EQ(layers("0-3,8-8,10-11"), 3U);
+  for (const char* wrong :
+       {"", "3-1", "0-3,2-5", "4-5,0-1", "0-4096", "-1-3", "a", "0-99999999999"}) {
+    EXPECT_EQ(layers(wrong), 0U) << wrong;
+  }
+  EXPECT_TRUE(held_of({{"cached", {{{"model", "aa"}, {"layers", "0-3"}}}}}).empty());
+  EXPECT_TRUE(held_of({{"cached", 3}}).empty());
+  EXPECT_TRUE(held_of(Json(3)).empty());
+  Json many = Json::array();
+  for (int i = 0; i < 100; ++i) many.push_back({{"model", hash}, {"layers", "0-3"}});
+  EXPECT_EQ(held_of({{"cached", many}}).size(), 16U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sqlite, SharingTest, testing::Values(hub_test::Store::kSqlite));
