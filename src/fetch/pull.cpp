@@ -272,6 +272,19 @@ Status Pull::check_file(size_t file) {
   return mend(file, 0, held.size, *held.sha256, held.name);
 }
 
+Status Pull::fetch_again(size_t file, uint64_t offset, uint64_t length) {
+  if (length == 0) return {};
+  const auto tensors = layout_.find(folder_->file(file).name);
+  if (tensors != layout_.end()) {
+    auto next = tensors->second.upper_bound(offset);
+    if (next != tensors->second.begin()) --next;
+    for (; next != tensors->second.end() && next->first < offset + length; ++next) {
+      checked_.erase(next->second.name);
+    }
+  }
+  return fetch_range(file, offset, length);
+}
+
 Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& expected,
                   const std::string& what) {
   TANDEM_ASSIGN(Digest found, folder_->hash(file, offset, length));
@@ -307,7 +320,7 @@ Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& e
     }
     for (const uint64_t begin : drop) TANDEM_TRY(folder_->lose(file, begin));
     Status status;
-    for (const Piece& piece : missing_pieces(file, begin_all, end_all - begin_all)) {
+    for (const Piece& piece : missing_pieces(file, offset, length)) {
       if (cancelled()) return Error{ErrorKind::kCancelled, "cancelled"};
       status = from_source(file, piece, *source);
       if (!status.ok()) break;
@@ -333,7 +346,9 @@ Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& e
                                  "), taken from " + source->word() + " instead");
       }
     }
-    return {};
+    // What lay beside it in the same pieces: the source may not have that.
+    TANDEM_TRY(fetch_again(file, begin_all, offset - begin_all));
+    return fetch_again(file, offset + length, end_all - (offset + length));
   }
   // Nothing wrong stays.
   std::vector<uint64_t> wrong;

@@ -147,6 +147,8 @@ class Pull {
   /// Has a range whose hash is wrong come from one source at a time until it is right.
   Status mend(size_t file, uint64_t offset, uint64_t length, const Digest& expected,
               const std::string& what);
+  /// Fetches a range that was dropped, and checks its tensors anew.
+  Status fetch_again(size_t file, uint64_t offset, uint64_t length);
   /// Hashes the pieces within a range that are here, and forgets those that have changed.
   Status check_pieces(size_t file, uint64_t offset, uint64_t length);
   /// The source's own view of a file.

@@ -34,12 +34,13 @@ class TensorRanges final : public Source {
         layout_ == nullptr ? Layout::const_iterator() : layout_->find(file);
     const Error none{ErrorKind::kNotFound, file + ", byte " + std::to_string(offset) + ": " +
                                                name_ + " has tensors alone"};
-    if (layout_ == nullptr || tensors == layout_->end()) return none;
     if (file == kept_file_ && offset == kept_offset_ && out.size() <= kept_.size()) {
       std::copy_n(kept_.begin(), out.size(), out.begin());
+      kept_.clear();  // were it wrong, it would have to come again
       return {};
     }
     kept_.clear();
+    if (layout_ == nullptr || tensors == layout_->end()) return none;
     const std::span<std::byte> whole = out;
     const uint64_t first = offset;
     const auto keep = [&] {

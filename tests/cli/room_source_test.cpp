@@ -61,11 +61,21 @@ class RoomSources : public RoomProcesses {
     }
     return count;
   }
-  [[nodiscard]] std::string cached_layers(const std::string& name) const {
-    for (const Json& device : view()["devices"]) {
-      if (device["name"] == name && device.contains("cached")) return device["cached"][0]["layers"];
+  static const Json* device(const Json& room, const std::string& name) {
+    for (const Json& one : room["devices"]) {
+      if (one["name"] == name) return &one;
     }
-    return "";
+    return nullptr;
+  }
+  /// Layers of the model that a device says it has the weights of.
+  static std::string cached_layers(const Json& room, const std::string& name) {
+    const Json* one = device(room, name);
+    return one == nullptr || !one->contains("cached") ? "" : (*one)["cached"][0]["layers"];
+  }
+  /// Bytes of weights that a device has given to others, as it last told the room.
+  static uint64_t shared_bytes(const Json& room, const std::string& name) {
+    const Json* one = device(room, name);
+    return one == nullptr ? 0 : one->value("shared_bytes", uint64_t{0});
   }
   /// The stage of the only device that gets layers.
   static Json planned(std::vector<std::string> plan) {
@@ -74,25 +84,18 @@ class RoomSources : public RoomProcesses {
     EXPECT_EQ(stages.size(), 1U) << stages;
     return stages[0];
   }
-  /// Bytes of weights that a device has given to others, as it last told the room.
-  [[nodiscard]] uint64_t shared_bytes(const std::string& name) const {
-    for (const Json& device : view()["devices"]) {
-      if (device["name"] == name) return device.value("shared_bytes", uint64_t{0});
-    }
-    return 0;
-  }
   /// A device that holds all layers' weights on its disk and lends too little for any of them.
   std::unique_ptr<Joined> library(const std::vector<std::string>& flags = {}) {
     {
       const auto first = worker("library");
       run();
-      wait_for_view([&](const Json&) { return cached_layers("library") == "0-11"; });
+      wait_for_view([&](const Json& room) { return cached_layers(room, "library") == "0-11"; });
       end(*first);
     }
     auto all = flags;
     all.insert(all.end(), {"--memory", "1M"});
     auto device = worker("library", all);
-    wait_for_view([&](const Json&) { return cached_layers("library") == "0-11"; });
+    wait_for_view([&](const Json& room) { return cached_layers(room, "library") == "0-11"; });
     return device;
   }
   /// Bytes that a worker says it got, by source.
@@ -132,11 +135,11 @@ TEST_F(RoomSources, ThreeEmptyWorkersGetTheirLayersFromTheHost) {
   size_t remote = 0;
   for (const Json& stage : first["stages"]) remote += stage["peer"] != "host" ? 1 : 0;
   EXPECT_EQ(remote, 3U) << first["stages"];
-  EXPECT_TRUE(has_event(first, "loading"));
+  EXPECT_TRUE(has_event(first, "ready"));
   // All of them have told the room what they hold now.
-  wait_for_view([&](const Json&) {
-    return !cached_layers("a").empty() && !cached_layers("b").empty() &&
-           !cached_layers("c").empty();
+  wait_for_view([&](const Json& room) {
+    return !cached_layers(room, "a").empty() && !cached_layers(room, "b").empty() &&
+           !cached_layers(room, "c").empty();
   });
   for (const char* name : {"a", "b", "c"}) EXPECT_FALSE(tensors(name).empty()) << name;
   // Started again they load from their own disks.
@@ -155,17 +158,16 @@ TEST_F(RoomSources, APeerGivesWhatItHasAndNothingTwice) {
   auto giver = library();
   auto taker = worker("taker");
   const std::vector<std::string> plan{"plan", "--room", at_, "--memory", "0"};
-  EXPECT_EQ(planned(plan)["cached_layers"], 0);
   const Json answer = run();
   EXPECT_EQ(answer["logits_sha256"], alone(kPrompt, "4")["logits_sha256"]);
-  wait_for_view([&](const Json&) { return cached_layers("taker") == "0-11"; });
+  wait_for_view([&](const Json& room) { return cached_layers(room, "taker") == "0-11"; });
   EXPECT_EQ(planned(plan)["cached_layers"], 12);
   EXPECT_NE(tandem_ok(plan).find("12 of 12"), std::string::npos) << tandem_ok(plan);
   auto bytes = came_from(end(*taker));
   const uint64_t own = layers_bytes();
   // What the giver sent, whether it was kept or not.
   uint64_t given = 0;
-  wait_for_view([&](const Json&) { return (given = shared_bytes("library")) >= own; });
+  wait_for_view([&](const Json& room) { return (given = shared_bytes(room, "library")) >= own; });
   EXPECT_LE(given, own + own / 100);
   EXPECT_EQ(bytes["host"], 0U);
   EXPECT_GE(bytes["peer library"], own);
@@ -243,7 +245,7 @@ TEST_F(RoomSources, KilledTenTimesNothingComesTwiceButAChunkEach) {
   }
   const uint64_t own = layers_bytes();
   uint64_t given = 0;
-  wait_for_view([&](const Json&) { return (given = shared_bytes("library")) >= own; });
+  wait_for_view([&](const Json& room) { return (given = shared_bytes(room, "library")) >= own; });
   EXPECT_LE(given, own + own / 100 + 10 * kChunk);
 }
 

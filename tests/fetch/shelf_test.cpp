@@ -166,6 +166,14 @@ TEST_F(ShelfTest, WrongBytesAreNamedAndComeFromElsewhere) {
   EXPECT_TRUE((*alone)->read("c").ok());
 }
 
+TEST_F(ShelfTest, OneThatHasTheTensorAloneIsEnoughToMendAPiece) {
+  const auto opened = open(list(source("liar", "abc", "b"), source("good", "b")));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_NE(notices_.find("liar gave wrong bytes of tensor b"), std::string::npos) << notices_;
+  expect_all(**opened);
+  EXPECT_EQ(given_["good"], 4 * kFloats);
+}
+
 TEST_F(ShelfTest, AnotherModelOfTheSameNameDoesNotTouchWhatWasPulled) {
   // As `tandem pull` leaves it: a folder of files under the model's name.
   const std::string header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
