@@ -40,9 +40,8 @@ struct JoinFlags {
     flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
     flags.add("--address", "HOST:PORT", address,
               "with --join: what others reach it by, such as a router's forwarded port");
-    flags.add_size(
-        "--share-rate", sharing.bytes_per_second,
-        "with --join: bytes/s of weights given to the room's others (default: no limit)");
+    flags.add_size("--share-rate", sharing.bytes_per_second,
+                   "with --join: bytes/s of weights given to others, 64K or more");
   }
   /// A flag that was given and means nothing without --join; or null.
   static const char* only(const Flags& flags) {
