@@ -64,6 +64,7 @@ ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest
                                  const std::vector<ring::RingWorker>& workers) {
   ring::ProbeOptions options;
   options.config_json = model.checkpoint->config_json();
+  options.origin = origin_of(*model.checkpoint);
   options.config = model.config;
   options.manifest = manifest;
   options.source = model.checkpoint.get();
