@@ -1,11 +1,13 @@
 // Where the devices of a room get their weights from: the host, each other, under the room's rule.
 // Each worker has a cache of its own.
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "cli/room_process.h"
+#include "fetch/endpoint.h"
 
 namespace tandem::cli_test {
 namespace {
@@ -288,6 +290,43 @@ TEST_F(RoomSources, ASpareTakesWhatAnotherStageHasFromAPeer) {
   for (const auto& [source, count] : bytes) of_peers += source.starts_with("peer ") ? count : 0;
   EXPECT_EQ(bytes["host"], 0U) << log;
   EXPECT_GE(of_peers, layers_bytes()) << log;
+}
+
+TEST_F(RoomSources, ATokenIsTheOwnersToUse) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(source("models/storyteller"))) {
+    files[entry.path().filename().string()] = read_file(entry.path().string());
+  }
+  fetch_test::Endpoint endpoint(files);
+  const std::vector<std::string> host{"TANDEM_CACHE=" + cache("host"),
+                                      "HF_ENDPOINT=" + endpoint.url(), "HF_TOKEN="};
+  const auto of_host = [&](const std::vector<std::string>& arguments) {
+    const Output out = Process(arguments, host).finish();
+    EXPECT_EQ(out.code, 0) << out.err << out.out;
+    return out.out;
+  };
+  of_host({"pull", "org/name", "--json"});
+  const Json room = Json::parse(
+      of_host({"room", "create", "--hub", address_, "-m", "org/name", "--no-spares", "--objective",
+               "memory", "--context", "256", "--sources", "cache,huggingface", "--json"}));
+  link_ = room["link"];
+  code_ = room["code"];
+  std::ofstream(folder_ + "/link") << link_ << "\n";
+  const auto tokens_sent = [&](const std::string& name, const std::vector<std::string>& flags) {
+    endpoint.forget_counts();
+    auto device = worker(name, flags, {"HF_ENDPOINT=" + endpoint.url(), "HF_TOKEN=hf_secret"});
+    of_host({"run", "--room", at_, "-m", "org/name", "--json", "--max-tokens", "4", "--memory", "0",
+             kPrompt});
+    const std::string log = end(*device);
+    EXPECT_EQ(log.find("hf_secret"), std::string::npos) << log;
+    EXPECT_GE(endpoint.sent("model.safetensors"), layers_bytes()) << log;
+    const auto requests = endpoint.requests();
+    return std::count_if(requests.begin(), requests.end(), [](const fetch_test::Request& one) {
+      return one.fields.contains("authorization");
+    });
+  };
+  EXPECT_EQ(tokens_sent("one", {}), 0);
+  EXPECT_GT(tokens_sent("two", {"--sources", "cache,huggingface"}), 0);
 }
 
 TEST_F(RoomSources, TheRoomsRuleIsHeld) {
