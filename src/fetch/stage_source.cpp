@@ -168,7 +168,7 @@ class StageSource final : public weights::TensorSource {
     std::string name = hex(model_hash(*options_.manifest));
     if (!options_.slot.empty()) name += "-" + options_.slot;
     TANDEM_ASSIGN(pull_, Pull::open(pull_options(store().root() / "by-hash" / name)));
-    const Status described = pull_->describe();
+    Status described = pull_->describe();
     if (described.ok()) {
       pull_->trust(*options_.manifest);
       return {};

@@ -100,7 +100,7 @@ Status RangeServer::answer(wire::Connection& connection) {
     (void)refuse(connection, range.error()).ok();
     return range.error();
   }
-  if (const Status let = admitted(connection); !let.ok()) {
+  if (Status let = admitted(connection); !let.ok()) {
     (void)refuse(connection, let.error()).ok();
     return let;
   }
