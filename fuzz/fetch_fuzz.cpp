@@ -1,5 +1,5 @@
-// Any bytes as what servers of models say: fields, bodies, addresses, lists of chunks; and as the
-// journal of a pulled model.
+// Any bytes as what servers of models say: fields, bodies, addresses, lists of chunks; as the
+// journal of a pulled model; and as what devices and rooms say of weights.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -9,6 +9,8 @@
 #include "fetch/http.h"
 #include "fetch/source.h"
 #include "fetch/url.h"
+#include "ring/planner.h"
+#include "room/held.h"
 #include "weights/journal.h"
 
 using namespace tandem;
@@ -76,12 +78,30 @@ void journal(std::string_view text) {
   if (!weights::Journal::parse(text.substr(0, good), again).ok() || again != good) std::abort();
 }
 
+void weights_of_a_room(std::string_view text) {
+  const room::Json json = room::Json::parse(text, nullptr, false);
+  const std::set<SourceKind> allowed = room::room_sources(json);
+  if (allowed.size() > kSourceKinds) std::abort();
+  // What is there and not understood allows nothing.
+  const room::Json& list = room::part_of(json, "sources");
+  if (!list.is_null() && !list.is_array() && !allowed.empty()) std::abort();
+  for (const room::Held& held : room::held_of(json)) {
+    uint32_t end = 0;
+    for (const ring::LayerRange& range : held.layers) {
+      if (range.first < end || range.last <= range.first || range.last > ring::kMaxPlanLayers) {
+        std::abort();
+      }
+      end = range.last;
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       fields(text);
       return 0;
@@ -93,6 +113,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return 0;
     case 3:
       (void)parse_chunks(text, text.size()).ok();
+      return 0;
+    case 4:
+      weights_of_a_room(text);
       return 0;
     default:
       // Lines with a right check, which a fuzzer does not find by itself.

@@ -57,6 +57,8 @@ void decode_payload(Type type, std::span<const std::byte> payload) {
       return decode<LinkTested>(payload);
     case Type::kEcho:
       return (void)Echo::decode(payload).ok();
+    case Type::kNeedRange:
+      return decode<NeedRange>(payload);
     case Type::kNeedTensor:
       (void)decode_tensor_name(payload).ok();
       return;

@@ -66,13 +66,16 @@ Status FetchSources::open_server(const std::string& address, SourceKind kind) {
 }
 
 Result<std::shared_ptr<const FetchSources>> FetchSources::open(const FetchFlags& flags,
-                                                               std::set<SourceKind> stated) {
+                                                               std::set<SourceKind> stated,
+                                                               bool token_of_environment) {
   std::shared_ptr<FetchSources> result(new FetchSources);
   result->kinds_ = std::move(stated);
   if (!flags.sources.empty()) {
     TANDEM_ASSIGN(result->kinds_, fetch::parse_sources(flags.sources));
   }
-  TANDEM_ASSIGN(result->token_, read_token(flags.token_file));
+  if (token_of_environment || !flags.token_file.empty()) {
+    TANDEM_ASSIGN(result->token_, read_token(flags.token_file));
+  }
   result->endpoint_ = !flags.endpoint.empty() ? flags.endpoint : variable("HF_ENDPOINT");
   if (result->endpoint_.empty()) result->endpoint_ = "https://huggingface.co";
   TANDEM_TRY(fetch::parse_url(result->endpoint_));
@@ -123,16 +126,25 @@ ring::TensorFetcher stage_fetcher(std::shared_ptr<const FetchSources> sources,
                                   std::function<void(const std::string&)> log) {
   return [sources = std::move(sources), log = std::move(log)](
              const ring::FetchRequest& request) -> Result<std::unique_ptr<weights::TensorSource>> {
+    if (request.origin.empty()) {
+      return Error{ErrorKind::kNotFound, "the host does not say where else the model is"};
+    }
     TANDEM_ASSIGN(const fetch::ModelName model, fetch::parse_model_name(request.origin));
     const auto tell = [log](const std::string& line) {
       if (log) log(line);
     };
     TANDEM_ASSIGN(auto opened, sources->of(model, "", request.gone, tell));
     TANDEM_ASSIGN(const uint64_t limit, models_limit());
-    fetch::StageSourceOptions options{
-        model,        std::move(opened), fetch::Store(fetch::Store::usual_root()),
-        limit,        request.manifest,  request.tensors,
-        request.gone, request.progress,  tell};
+    fetch::StageSourceOptions options;
+    options.model = model;
+    options.sources = std::move(opened);
+    options.shelf = std::make_shared<fetch::Shelf>(fetch::Store(fetch::Store::usual_root()));
+    options.limit = limit;
+    options.manifest = request.manifest;
+    options.tensors = request.tensors;
+    options.cancel = request.gone;
+    options.progress = request.progress;
+    options.notice = tell;
     return fetch::open_stage_source(std::move(options));
   };
 }

@@ -30,9 +30,11 @@ struct FetchFlags {
 class FetchSources {
  public:
   /// Reads the token and finds the hub. `stated`: kinds that are allowed if --sources is not given.
-  /// Errors: kInvalid (a flag), kIo, kNotFound, kPeer (the hub).
+  /// `token_of_environment`: the token may be that of $HF_TOKEN. Errors: kInvalid (a flag), kIo,
+  /// kNotFound, kPeer (the hub).
   static Result<std::shared_ptr<const FetchSources>> open(const FetchFlags& flags,
-                                                          std::set<fetch::SourceKind> stated);
+                                                          std::set<fetch::SourceKind> stated,
+                                                          bool token_of_environment = true);
 
   [[nodiscard]] bool allows(fetch::SourceKind kind) const { return kinds_.contains(kind); }
   /// Some kind is allowed that bytes come over the network from.

@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/room_view.h"
 #include "cli/session.h"
+#include "fetch/source.h"
 #include "room/entry.h"
 
 namespace tandem::cli {
@@ -25,6 +26,7 @@ struct RoomFlags {
   std::string objective = "fastest";
   std::string weights = "8";
   std::string kv = "16";
+  std::string sources;
   uint32_t context = 0;
   std::string allow;
   std::string deny;
@@ -57,6 +59,11 @@ Result<Created> create(const RoomFlags& flags) {
             {"objective", flags.objective},
             {"weights", flags.weights == "4" ? 4 : 8},
             {"kv", flags.kv == "8" ? 8 : 16}};
+  if (!flags.sources.empty()) {
+    TANDEM_ASSIGN(const auto kinds, fetch::parse_sources(flags.sources));
+    spec["sources"] = Json::array();
+    for (const fetch::SourceKind kind : kinds) spec["sources"].push_back(fetch::name(kind));
+  }
   if (flags.no_spares) spec["spares"] = false;
   if (const auto manifest = weights::known_manifest(*opened.checkpoint)) {
     spec["model_hash"] = hex(weights::model_hash(*manifest));
@@ -187,6 +194,9 @@ int room_command(Arguments arguments) {
                    "create: bits of a weight (default: 8)");
   flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
                    "create: bits of a channel of keys and values (default: 16)");
+  flags.add("--sources", "LIST", own.sources,
+            "create: where devices may get weights: of cache,peer,hub,host,huggingface\n"
+            "(default: cache,peer,host; without peer: never from each other)");
   flags.add("--no-spares", own.no_spares,
             "create: devices that get no layers don't stand by with those of others");
   flags.add("--allow", "DEVICE", own.allow, "let a device in that waits in the lobby");
@@ -200,7 +210,7 @@ int room_command(Arguments arguments) {
   own.action = *action;
   if (own.action != "create") {
     for (const char* flag :
-         {"--model", "--context", "--objective", "--weights", "--kv", "--no-spares"}) {
+         {"--model", "--context", "--objective", "--weights", "--kv", "--no-spares", "--sources"}) {
       if (flags.given(flag)) return flags.wrong_use(std::string(flag) + " goes with 'create'");
     }
     if (static_cast<int>(!own.allow.empty()) + static_cast<int>(!own.deny.empty()) +

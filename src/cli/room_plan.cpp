@@ -64,6 +64,7 @@ ring::ProbeOptions probe_options(Model& model, const weights::Manifest* manifest
                                  const std::vector<ring::RingWorker>& workers) {
   ring::ProbeOptions options;
   options.config_json = model.checkpoint->config_json();
+  options.origin = origin_of(*model.checkpoint);
   options.config = model.config;
   options.manifest = manifest;
   options.source = model.checkpoint.get();
@@ -112,12 +113,31 @@ std::string shortage_text(const ring::PlanInput& input, const ring::Short& short
   return text;
 }
 
+namespace {
+
+/// How many of a stage's layers its device has the weights of on its disk, as it says; the host has
+/// the model.
+uint32_t cached_layers(const ring::PlanInput& input, const ring::PlanStage& stage) {
+  if (stage.device == input.host) return stage.layers.count();
+  uint32_t count = 0;
+  for (uint32_t layer = stage.layers.first; layer < stage.layers.last; ++layer) {
+    const auto& cached = input.devices[stage.device].cached;
+    count += std::any_of(cached.begin(), cached.end(), [&](const ring::LayerRange& range) {
+      return range.first <= layer && layer < range.last;
+    });
+  }
+  return count;
+}
+
+}  // namespace
+
 std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
   if (plan.shortage) {
     return "The room is short: " + shortage_text(input, *plan.shortage) + ".\n";
   }
   std::vector<std::vector<std::string>> rows{
       {"device", "layers", "weights", "state", "ms a pass", "ms a hop"}};
+  std::vector<bool> right{false, false, true, true, true, true};
   for (const ring::PlanStage& stage : plan.stages) {
     rows.push_back({with_backend(input, stage), ring::text(stage.layers),
                     bytes_text(stage.weight_bytes), bytes_text(stage.state_bytes),
@@ -125,7 +145,17 @@ std::string plan_text(const ring::PlanInput& input, const ring::Plan& plan) {
   }
   rows.push_back({input.devices[input.host].id, "embedding, head",
                   bytes_text(input.model.ends_bytes), "", number(input.model.host_ms, 3), ""});
-  std::string text = table(rows, {false, false, true, true, true, true});
+  if (std::any_of(input.devices.begin(), input.devices.end(),
+                  [](const ring::PlanDevice& device) { return !device.cached.empty(); })) {
+    rows.front().emplace_back("layers on disk");
+    for (size_t i = 0; i < plan.stages.size(); ++i) {
+      rows[i + 1].push_back(std::to_string(cached_layers(input, plan.stages[i])) + " of " +
+                            std::to_string(plan.stages[i].layers.count()));
+    }
+    rows.back().emplace_back("");
+    right.push_back(true);
+  }
+  std::string text = table(rows, right);
   text += "predicted  " + number(plan.decode_tokens_per_second, 1) + " tokens/s, a lap " +
           number(plan.lap_ms, 3) + " ms; a prompt " + number(plan.prefill_tokens_per_second, 1) +
           " tokens/s\n";
@@ -160,6 +190,7 @@ std::string plan_json(const ring::PlanInput& input, const ring::Plan& plan,
          {"bytes", stage.weight_bytes + stage.state_bytes},
          {"weight_bytes", stage.weight_bytes},
          {"state_bytes", stage.state_bytes},
+         {"cached_layers", cached_layers(input, stage)},
          {"ms_per_pass", stage.ms},
          {"hop_ms", stage.hop_ms}});
   }

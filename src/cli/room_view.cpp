@@ -4,6 +4,7 @@
 
 #include "cli/output.h"
 #include "room/member.h"
+#include "room/sharing.h"
 
 namespace tandem::cli {
 namespace {
@@ -64,6 +65,10 @@ std::string room_json(const Json& room) {
   object["layers"] = size_of(spec, "layers");
   object["context"] = size_of(spec, "context");
   object["objective"] = text_of(spec, "objective");
+  object["sources"] = ordered_json::array();
+  for (const fetch::SourceKind kind : room::room_sources(spec)) {
+    object["sources"].push_back(fetch::name(kind));
+  }
   object["creator"] = text_of(room, "creator");
   object["host"] = text_of(room, "host");
   object["turn"] = turn.is_object() ? ordered_json(text_of(turn, "device")) : ordered_json();
@@ -82,7 +87,15 @@ std::string room_json(const Json& room) {
                      {"memory_bandwidth", member.memory_bandwidth},
                      {"threads", member.threads},
                      {"isa", member.isa},
-                     {"version", member.version}};
+                     {"version", member.version},
+                     {"shared_bytes", member.shared_bytes}};
+    for (const room::Held& held : member.held) {
+      std::string layers;
+      for (const auto& range : held.layers) {
+        layers += (layers.empty() ? "" : ",") + ring::text(range);
+      }
+      one["cached"].push_back({{"model", hex(held.model_hash)}, {"layers", layers}});
+    }
     if (member.lends() && !why.empty()) one["why"] = why;
     if (!member.lends()) one["why"] = "lends nothing";
     const Json& placement = member.placement;

@@ -15,10 +15,12 @@
 #include "cli/commands.h"
 #include "cli/fetch_flags.h"
 #include "cli/hub_access.h"
+#include "cli/models_cache.h"
 #include "cli/observe.h"
 #include "cli/output.h"
 #include "cli/session.h"
 #include "cli/signals.h"
+#include "fetch/shelf.h"
 #include "ring/pass_memory.h"
 #include "room/agent.h"
 #include "room/device_folder.h"
@@ -39,10 +41,14 @@ void hold_little_memory() {
 #endif
 }
 
+/// Slower than that a device only holds the others up.
+constexpr uint64_t kLeastShareRate = ring::RangeServer::kLeastRate;
+
 struct JoinFlags {
   std::string link;
   std::string name;
   std::string settings;
+  room::SharingOptions sharing;
   std::string address;
 
   void add(Flags& flags) {
@@ -52,10 +58,12 @@ struct JoinFlags {
     flags.add("--settings", "FILE", settings, "with --join: TOML file of what is lent, and when");
     flags.add("--address", "HOST:PORT", address,
               "with --join: what others reach it by, such as a router's forwarded port");
+    flags.add_size("--share-rate", sharing.bytes_per_second,
+                   "with --join: bytes/s of weights given to others, 64K or more");
   }
   /// A flag that was given and means nothing without --join; or null.
   static const char* only(const Flags& flags) {
-    for (const char* flag : {"--name", "--settings", "--address"}) {
+    for (const char* flag : {"--name", "--settings", "--address", "--share-rate"}) {
       if (flags.given(flag)) return flag;
     }
     return nullptr;
@@ -89,6 +97,7 @@ Result<std::unique_ptr<room::Agent>> start_agent(const JoinFlags& flags,
   options.name = folder.name();
   options.worker = std::move(worker);
   options.settings = flags.settings;
+  options.sharing = flags.sharing;
   options.address = flags.address;
   options.cancel = &cancel_flag();
   options.bandwidth = [threads = options.worker.threads] {
@@ -189,11 +198,38 @@ int worker_command(Arguments arguments) {
   if (!limit.ok()) return flags.wrong_use(limit.error().message);
   options.experts_memory = *limit;
   for (const char* flag : {"--hub", "--peers", "--endpoint", "--token-file"}) {
-    if (flags.given(flag) && fetch_flags.sources.empty()) {
-      return flags.wrong_use(std::string(flag) + " needs --sources");
+    if (flags.given(flag) && fetch_flags.sources.empty() && joining.link.empty()) {
+      return flags.wrong_use(std::string(flag) + " needs --sources or --join");
     }
   }
-  if (!fetch_flags.sources.empty()) {
+  const bool join = !joining.link.empty();
+  if (join) {
+    if (flags.given("--share-rate") && joining.sharing.bytes_per_second < kLeastShareRate) {
+      return flags.wrong_use("--share-rate: expected at least " + std::to_string(kLeastShareRate) +
+                             ", found " + std::to_string(joining.sharing.bytes_per_second) +
+                             "; with --sources cache,host nothing is given");
+    }
+    // What a room loads is for its other devices too: a token of the owner's is no part of that
+    // unless the owner says so.
+    const auto sources =
+        FetchSources::open(fetch_flags, fetch::all_sources(),
+                           fetch_flags.sources.find("huggingface") != std::string::npos);
+    if (!sources.ok()) return fail("worker", sources.error());
+    const auto models_most = models_limit();
+    if (!models_most.ok()) return fail("worker", models_most.error());
+    joining.sharing.store = fetch::Store::usual_root();
+    joining.sharing.limit = *models_most;
+    joining.sharing.outside = [sources = *sources](const fetch::ModelName& model,
+                                                   const std::atomic<bool>* cancel,
+                                                   const auto& waiting) {
+      return sources->of(model, "", cancel, waiting);
+    };
+    if (!fetch_flags.sources.empty()) {
+      const auto own = fetch::parse_sources(fetch_flags.sources);
+      if (own.ok()) joining.sharing.own = *own;
+    }
+  }
+  if (!join && !fetch_flags.sources.empty()) {
     const auto sources = FetchSources::open(fetch_flags, {});
     if (!sources.ok()) return fail("worker", sources.error());
     if ((*sources)->any()) {
@@ -207,7 +243,7 @@ int worker_command(Arguments arguments) {
   auto opened = open_cache(cache, child);
   if (!opened.ok()) return flags.wrong_use(opened.error().message);
   options.cache = *opened;
-  if (!joining.link.empty()) {
+  if (join) {
     if (!key.empty() || child) return flags.wrong_use("--join excludes --key and --child");
     if (!joining.address.empty()) {
       const auto address = wire::parse_address(joining.address);

@@ -227,10 +227,75 @@ Status Pull::describe_folder() {
   TANDEM_ASSIGN(const std::string text, text_of(*folder_->find(weights::kManifestFile)));
   auto manifest = weights::Manifest::parse(std::as_bytes(std::span(text)));
   if (manifest.ok() && manifest->config == sha256(config_json_)) {
-    manifest_ = std::move(*manifest);
+    trust(std::move(*manifest));
   } else {
     notice(std::string(weights::kManifestFile) + ": is not of this model, and not used");
   }
+  return {};
+}
+
+void Pull::trust(weights::Manifest manifest) {
+  manifest_ = std::move(manifest);
+  spots_.clear();
+  layout_.clear();
+  checked_.clear();
+  for (const weights::ManifestTensor& one : manifest_->tensors) {
+    const auto place = tensors_.find(one.info.name);
+    if (place == tensors_.end()) continue;
+    // Others were converted from what the file holds, and have no hash as they lie there.
+    const weights::StoredTensor& tensor = place->second.tensor;
+    const auto info = weights::weight_info(tensor);
+    if (!info.ok() || info->dtype != one.info.dtype || info->shape != one.info.shape) continue;
+    spots_.emplace(one.info.name, Spot{place->second.file, tensor.offset, tensor.bytes});
+    layout_[place->second.file].emplace(tensor.offset, TensorSpan{tensor.bytes, tensor.name});
+  }
+  for (Source* source : options_.sources) source->use(&layout_);
+}
+
+Status Pull::keep_text(const char* file, std::string_view text) {
+  auto index = folder_->find(file);
+  if (index && folder_->file(*index).size != text.size()) {
+    TANDEM_TRY(folder_->forget(*index));
+    index.reset();
+  }
+  if (!index) {
+    TANDEM_ASSIGN(index, folder_->add(file, text.size(), sha256(text)));
+  }
+  TANDEM_TRY(check_pieces(*index, 0, text.size()));
+  const auto bytes = std::as_bytes(std::span(text));
+  for (const Piece& piece : missing_pieces(*index, 0, text.size())) {
+    TANDEM_TRY(folder_->write(
+        *index, piece.offset,
+        bytes.subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.length)),
+        "host"));
+  }
+  return {};
+}
+
+Status Pull::describe_tensors(const weights::Manifest& manifest, const std::string& config_json) {
+  uint64_t size = 0;
+  TANDEM_ASSIGN(spots_, stage_spots(manifest, size));
+  const std::vector<std::byte> text = manifest.serialize();
+  TANDEM_TRY(folder_->set_model(options_.model.text(), options_.model.revision, options_.commit));
+  TANDEM_TRY(keep_text(kStageManifest, {reinterpret_cast<const char*>(text.data()), text.size()}));
+  TANDEM_TRY(keep_text(kStageConfig, config_json));
+  auto index = folder_->find(kStageTensors);
+  if (index && folder_->file(*index).size != size) {
+    TANDEM_TRY(folder_->forget(*index));
+    index.reset();
+  }
+  if (!index) {
+    TANDEM_ASSIGN(index, folder_->add(kStageTensors, size, std::nullopt));
+  }
+  manifest_ = manifest;
+  config_json_ = config_json;
+  weight_files_ = {kStageTensors};
+  layout_.clear();
+  checked_.clear();
+  for (const auto& [name, spot] : spots_) {
+    layout_[spot.file].emplace(spot.offset, TensorSpan{spot.length, name});
+  }
+  for (Source* source : options_.sources) source->use(&layout_);
   return {};
 }
 

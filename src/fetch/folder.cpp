@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 using weights::PulledFile;
 using weights::PulledPiece;
 
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 44;  // what file systems take
 constexpr size_t kBuffer = size_t{1} << 20;
 
 Error failed(const fs::path& path, const char* what) {
@@ -44,24 +45,47 @@ Status write_all(int descriptor, uint64_t offset, std::span<const std::byte> byt
 Result<std::unique_ptr<Folder>> Folder::open(const fs::path& path,
                                              std::chrono::milliseconds patience,
                                              const std::atomic<bool>* cancel) {
-  std::error_code code;
-  fs::create_directories(path, code);
-  if (code) return Error{ErrorKind::kIo, path.string() + ": can't make it: " + code.message()};
-  std::unique_ptr<Folder> folder(new Folder(fs::canonical(path, code)));
-  const fs::path lock = folder->path_ / kLockName;
-  folder->lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (folder->lock_ < 0) return failed(lock, "open");
   const auto until = Clock::now() + patience;
-  while (::flock(folder->lock_, LOCK_EX | LOCK_NB) != 0) {
+  for (;;) {
+    std::error_code code;
+    fs::create_directories(path, code);
+    if (code) return Error{ErrorKind::kIo, path.string() + ": can't make it: " + code.message()};
+    std::unique_ptr<Folder> folder(new Folder(fs::canonical(path, code)));
+    TANDEM_ASSIGN(const bool locked, folder->lock(until, cancel));
+    if (!locked) continue;
+    TANDEM_TRY(folder->open_journal());
+    return folder;
+  }
+}
+
+Result<bool> Folder::lock(Clock::time_point until, const std::atomic<bool>* cancel) {
+  const fs::path lock = path_ / kLockName;
+  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  const bool again = errno == ENOENT && Clock::now() < until;
+  if (lock_ < 0 && again) return false;  // removed just now, as below
+  if (lock_ < 0) return failed(lock, "open");
+  while (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     if (cancel != nullptr && *cancel) return Error{ErrorKind::kCancelled, "cancelled"};
     if (errno != EWOULDBLOCK && errno != EINTR) return failed(lock, "lock");
     if (Clock::now() >= until) {
-      return Error{ErrorKind::kPeer, path.string() + ": another process is fetching into it"};
+      return Error{ErrorKind::kPeer, path_.string() + ": another process is fetching into it"};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  TANDEM_TRY(folder->open_journal());
-  return folder;
+  // Who waited for somebody that removed the folder holds a lock that nobody else sees.
+  struct stat held {};
+  struct stat seen {};
+  return ::fstat(lock_, &held) == 0 && ::lstat(lock.c_str(), &seen) == 0 &&
+         held.st_dev == seen.st_dev && held.st_ino == seen.st_ino;
+}
+
+Status Folder::sync_names() const {
+  const int folder = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return failed(path_, "open");
+  const bool synced = ::fsync(folder) == 0 || errno == EINVAL;
+  const Status status = synced ? Status() : failed(path_, "sync");
+  ::close(folder);
+  return status;
 }
 
 Status Folder::open_journal() {
@@ -84,7 +108,9 @@ Status Folder::open_journal() {
   files_.assign(journal_.files.size(), -1);
   partial_ = fs::exists(path_ / weights::kPartialName, code);
   (void)::futimens(log_, nullptr);
-  return log_size_ == 0 ? append(weights::journal_header()) : Status();
+  if (log_size_ != 0) return {};
+  TANDEM_TRY(append(weights::journal_header()));
+  return sync_names();
 }
 
 Folder::~Folder() {
@@ -156,7 +182,7 @@ Result<size_t> Folder::add(const std::string& name, uint64_t size,
       name == weights::kPartialName || name == kLockName) {
     return invalid("\"" + name + "\" is no name for a model's file");
   }
-  if (size >> 62 != 0 || journal_.files.size() >= weights::kMaxPulledFiles) {
+  if (size > kMaxFileBytes || journal_.files.size() >= weights::kMaxPulledFiles) {
     return unsupported(name + ": too large, or one file too many");
   }
   PulledFile file;
@@ -169,6 +195,8 @@ Result<size_t> Folder::add(const std::string& name, uint64_t size,
   files_.push_back(-1);
   const size_t index = files_.size() - 1;
   TANDEM_TRY(descriptor(index));
+  // After a loss of power no piece may be known of a file that has no name.
+  TANDEM_TRY(sync_names());
   return index;
 }
 

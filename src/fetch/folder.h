@@ -62,7 +62,11 @@ class Folder {
 
  private:
   explicit Folder(std::filesystem::path path) : path_(std::move(path)) {}
+  /// False: the folder was removed meanwhile and has to be made again. Errors: as open().
+  Result<bool> lock(Clock::time_point until, const std::atomic<bool>* cancel);
   Status open_journal();
+  /// Has the names of files in the folder reach the disk.
+  Status sync_names() const;
   Status append(const std::string& line);
   /// Says beside the files whether all of them is here.
   Status mark(bool partial);

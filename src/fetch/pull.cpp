@@ -148,7 +148,7 @@ Status Pull::from_source(size_t file, const Piece& piece, Source& source) {
   return {};
 }
 
-Status Pull::fetch_piece(size_t file, const Piece& piece) {
+Status Pull::fetch_piece(size_t file, Piece& piece) {
   std::string why;
   ErrorKind kind = ErrorKind::kNotFound;
   const auto failed = [&](const Error& error) {
@@ -184,6 +184,13 @@ Status Pull::fetch_piece(size_t file, const Piece& piece) {
         break;
       }
       failed(error);
+      // One that has only some tensors has said nothing of the others.
+      if (source->by_tensor() && error.kind == ErrorKind::kNotFound) {
+        const uint64_t front = source->at_hand();
+        if (front == 0 || front >= piece.length) break;
+        piece.length = front;
+        continue;
+      }
       if (error.kind == ErrorKind::kPeer) {
         lost_.emplace(source, error);
       } else {
@@ -198,10 +205,14 @@ Status Pull::fetch_piece(size_t file, const Piece& piece) {
 }
 
 Status Pull::fetch_range(size_t file, uint64_t offset, uint64_t length) {
-  for (const Piece& piece : missing_pieces(file, offset, length)) {
-    TANDEM_TRY(fetch_piece(file, piece));
-    TANDEM_TRY(check_chunks(file, piece));
-    TANDEM_TRY(check_tensors(file, piece.offset, piece.length));
+  for (const Piece& wanted : missing_pieces(file, offset, length)) {
+    for (Piece rest = wanted; rest.length != 0;) {
+      Piece piece = rest;
+      TANDEM_TRY(fetch_piece(file, piece));
+      TANDEM_TRY(check_chunks(file, piece));
+      TANDEM_TRY(check_tensors(file, piece.offset, piece.length));
+      rest = {rest.offset + piece.length, rest.length - piece.length};
+    }
   }
   return {};
 }
@@ -232,20 +243,20 @@ Status Pull::check_chunks(size_t file, const Piece& piece) {
 }
 
 Status Pull::check_tensors(size_t file, uint64_t offset, uint64_t length) {
-  if (!manifest_) return {};
   const weights::PulledFile& held = folder_->file(file);
-  for (const weights::ManifestTensor& one : manifest_->tensors) {
-    const auto place = tensors_.find(one.info.name);
-    if (place == tensors_.end() || place->second.file != held.name) continue;
-    const weights::StoredTensor& tensor = place->second.tensor;
-    if (tensor.offset >= offset + length || tensor.offset + tensor.bytes <= offset) continue;
-    // Others were converted from what the file holds, and have no hash as they lie there.
-    const auto info = weights::weight_info(tensor);
-    if (!info.ok() || info->dtype != one.info.dtype || info->shape != one.info.shape) continue;
-    if (!held.has(tensor.offset, tensor.bytes) || checked_.contains(one.info.name)) continue;
-    TANDEM_TRY(mend(file, tensor.offset, tensor.bytes, one.sha256,
-                    "tensor " + weights::printable(one.info.name)));
-    checked_.insert(one.info.name);
+  const auto tensors = layout_.find(held.name);
+  if (!manifest_ || tensors == layout_.end()) return {};
+  auto next = tensors->second.upper_bound(offset);
+  if (next != tensors->second.begin()) --next;
+  for (; next != tensors->second.end() && next->first < offset + length; ++next) {
+    const auto& [begin, tensor] = *next;
+    if (begin + tensor.length <= offset || !held.has(begin, tensor.length) ||
+        checked_.contains(tensor.name)) {
+      continue;
+    }
+    TANDEM_TRY(mend(file, begin, tensor.length, manifest_->find(tensor.name)->sha256,
+                    "tensor " + weights::printable(tensor.name)));
+    checked_.insert(tensor.name);
   }
   return {};
 }
@@ -259,6 +270,19 @@ Status Pull::check_file(size_t file) {
   // Each chunk was as the list says, and the whole is wrong: then so is the list.
   chunks_[file].clear();
   return mend(file, 0, held.size, *held.sha256, held.name);
+}
+
+Status Pull::fetch_again(size_t file, uint64_t offset, uint64_t length) {
+  if (length == 0) return {};
+  const auto tensors = layout_.find(folder_->file(file).name);
+  if (tensors != layout_.end()) {
+    auto next = tensors->second.upper_bound(offset);
+    if (next != tensors->second.begin()) --next;
+    for (; next != tensors->second.end() && next->first < offset + length; ++next) {
+      checked_.erase(next->second.name);
+    }
+  }
+  return fetch_range(file, offset, length);
 }
 
 Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& expected,
@@ -296,7 +320,7 @@ Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& e
     }
     for (const uint64_t begin : drop) TANDEM_TRY(folder_->lose(file, begin));
     Status status;
-    for (const Piece& piece : missing_pieces(file, begin_all, end_all - begin_all)) {
+    for (const Piece& piece : missing_pieces(file, offset, length)) {
       if (cancelled()) return Error{ErrorKind::kCancelled, "cancelled"};
       status = from_source(file, piece, *source);
       if (!status.ok()) break;
@@ -322,7 +346,9 @@ Status Pull::mend(size_t file, uint64_t offset, uint64_t length, const Digest& e
                                  "), taken from " + source->word() + " instead");
       }
     }
-    return {};
+    // What lay beside it in the same pieces: the source may not have that.
+    TANDEM_TRY(fetch_again(file, begin_all, offset - begin_all));
+    return fetch_again(file, offset + length, end_all - (offset + length));
   }
   // Nothing wrong stays.
   std::vector<uint64_t> wrong;
@@ -367,12 +393,43 @@ Status Pull::fetch(std::vector<Range> wanted) {
   return folder_->settle();
 }
 
-Status Pull::fetch_tensor(const Place& place, const Digest& sha256) {
-  TANDEM_ASSIGN(const size_t file, know(place.file, 8));
+const Spot* Pull::spot(std::string_view tensor) const {
+  const auto found = spots_.find(tensor);
+  return found == spots_.end() ? nullptr : &found->second;
+}
+
+Result<bool> Pull::agrees(const std::vector<std::string>& tensors) {
+  for (const std::string& name : tensors) {
+    const Spot* spot = this->spot(name);
+    const auto file = spot == nullptr ? std::nullopt : folder_->find(spot->file);
+    if (!file || !folder_->file(*file).has(spot->offset, spot->length)) continue;
+    if (cancelled()) return Error{ErrorKind::kCancelled, "cancelled"};
+    const Digest& expected = manifest_->find(name)->sha256;
+    TANDEM_ASSIGN(Digest found, folder_->hash(*file, spot->offset, spot->length));
+    if (found != expected) {
+      TANDEM_TRY(check_pieces(*file, spot->offset, spot->length));
+      if (!folder_->file(*file).has(spot->offset, spot->length)) continue;
+      return false;
+    }
+    checked_.insert(name);
+  }
+  return true;
+}
+
+Status Pull::fetch_tensor(const std::string& tensor) {
+  const Spot* spot = this->spot(tensor);
+  if (spot == nullptr) {
+    return Error{ErrorKind::kNotFound,
+                 "no tensor " + weights::printable(tensor) + " in these files"};
+  }
+  TANDEM_ASSIGN(const size_t file, know(spot->file, 8));
   find_chunks(file);
-  TANDEM_TRY(fetch_range(file, place.tensor.offset, place.tensor.bytes));
-  return mend(file, place.tensor.offset, place.tensor.bytes, sha256,
-              "tensor " + weights::printable(place.tensor.name));
+  TANDEM_TRY(fetch_range(file, spot->offset, spot->length));
+  if (checked_.contains(tensor)) return {};
+  TANDEM_TRY(mend(file, spot->offset, spot->length, manifest_->find(tensor)->sha256,
+                  "tensor " + weights::printable(tensor)));
+  checked_.insert(tensor);
+  return {};
 }
 
 }  // namespace tandem::fetch

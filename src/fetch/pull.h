@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "fetch/folder.h"
+#include "fetch/shelf.h"
 #include "fetch/source.h"
 #include "model/config.h"
 #include "weights/manifest.h"
@@ -61,6 +62,13 @@ class Pull {
   /// kUnsupported (what the files say), kIo.
   Status describe();
 
+  /// Instead of describe(), for a folder of tensors alone (shelf.h): what the model is, is known,
+  /// and no source is asked. Errors: kIo, kUnsupported.
+  Status describe_tensors(const weights::Manifest& manifest, const std::string& config_json);
+  /// After describe(): the tensors that the manifest names have its hashes from now on, as far as
+  /// the files hold them in the same type and shape.
+  void trust(weights::Manifest manifest);
+
   /// After describe(): config.json's text; empty for a single file.
   [[nodiscard]] const std::string& config_json() const { return config_json_; }
   [[nodiscard]] const std::map<std::string, Place, std::less<>>& tensors() const {
@@ -87,8 +95,14 @@ class Pull {
   /// are known, and has wrong bytes come from elsewhere. Errors: kPeer, kNotFound (no source gives
   /// a part: says why for each), kInvalid (no source gives the right bytes), kIo, kCancelled.
   Status fetch(std::vector<Range> wanted);
-  /// The same for one tensor, which must have this hash.
-  Status fetch_tensor(const Place& place, const Digest& sha256);
+  /// Where a tensor of trust() or describe_tensors() lies; null if the files hold none, or another.
+  [[nodiscard]] const Spot* spot(std::string_view tensor) const;
+  [[nodiscard]] const Spots& spots() const { return spots_; }
+  /// Whether those of the tensors that are here as a whole have the manifest's hashes; of a
+  /// damaged one what changed is dropped first. Errors: kIo, kCancelled.
+  Result<bool> agrees(const std::vector<std::string>& tensors);
+  /// fetch() for one tensor that has a spot: it has the manifest's hash after that.
+  Status fetch_tensor(const std::string& tensor);
 
   struct Figures {
     std::map<std::string, uint64_t> fetched;  ///< bytes kept, by source
@@ -113,6 +127,8 @@ class Pull {
   /// The number of a file, which is made known if it is not.
   Result<size_t> know(const std::string& file, uint64_t first_bytes);
   Result<std::string> text_of(size_t file);
+  /// A file of which all is known.
+  Status keep_text(const char* file, std::string_view text);
 
   // pull.cpp
   struct Piece {
@@ -121,7 +137,8 @@ class Pull {
   };
   [[nodiscard]] std::vector<Piece> missing_pieces(size_t file, uint64_t offset,
                                                   uint64_t length) const;
-  Status fetch_piece(size_t file, const Piece& piece);
+  /// Shortens the piece if a source has the beginning of it and not what follows.
+  Status fetch_piece(size_t file, Piece& piece);
   Status from_source(size_t file, const Piece& piece, Source& source);
   Status fetch_range(size_t file, uint64_t offset, uint64_t length);
   Status check_chunks(size_t file, const Piece& piece);
@@ -130,6 +147,8 @@ class Pull {
   /// Has a range whose hash is wrong come from one source at a time until it is right.
   Status mend(size_t file, uint64_t offset, uint64_t length, const Digest& expected,
               const std::string& what);
+  /// Fetches a range that was dropped, and checks its tensors anew.
+  Status fetch_again(size_t file, uint64_t offset, uint64_t length);
   /// Hashes the pieces within a range that are here, and forgets those that have changed.
   Status check_pieces(size_t file, uint64_t offset, uint64_t length);
   /// The source's own view of a file.
@@ -145,6 +164,8 @@ class Pull {
   std::map<std::string, Place, std::less<>> tensors_;
   std::vector<std::string> weight_files_;
   std::optional<weights::Manifest> manifest_;
+  Spots spots_;    ///< of manifest_'s tensors
+  Layout layout_;  ///< the same by place
   Figures figures_;
   std::set<std::string> absent_;  ///< files that no source has
   /// Of files whose chunks' hashes were asked for; empty if nobody knows them.

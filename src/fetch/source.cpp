@@ -16,10 +16,35 @@ using std::chrono::milliseconds;
 constexpr std::array<std::string_view, kSourceKinds> kNames = {"cache", "peer", "hub", "host",
                                                                "huggingface"};
 constexpr milliseconds kLongestBackOff{30000};
+constexpr uint64_t kMuch = 64 << 10;  // bytes, in one answer that broke off
 constexpr uint64_t kMaxChunkList = uint64_t{64} << 20;
 
 std::string range_text(uint64_t first, uint64_t end) {
   return "bytes " + std::to_string(first) + "-" + std::to_string(end - 1);
+}
+
+bool on_this_machine(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// What a server says of its content's version; empty if it can't be one (it becomes part of paths
+/// at the server, and of the journal).
+std::string commit_of(std::string text) {
+  const bool good = text.size() <= 128 && !text.starts_with('.') &&
+                    std::all_of(text.begin(), text.end(), [](char c) {
+                      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                             (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+                    });
+  return good ? text : std::string();
+}
+
+/// A server may repeat what it was sent.
+std::string without(std::string text, const std::string& secret) {
+  if (secret.empty()) return text;
+  for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos;) {
+    text.replace(at, secret.size(), "***");
+  }
+  return text;
 }
 
 Error changed(const std::string& file, const std::string& at) {
@@ -75,8 +100,11 @@ Result<std::vector<Digest>> parse_chunks(std::string_view text, uint64_t size) {
   return chunks;
 }
 
-Source::Source(SourceOptions options, Url base)
-    : options_(std::move(options)), base_(std::move(base)), http_(options_.http) {
+HttpSource::HttpSource(SourceOptions options, Url base)
+    : Source(options.kind),
+      options_(std::move(options)),
+      base_(std::move(base)),
+      http_(options_.http) {
   const std::string place = base_.origin().substr(base_.encrypted ? 8 : 7);
   name_ = options_.kind == SourceKind::kHuggingFace
               ? place
@@ -90,10 +118,13 @@ Result<std::unique_ptr<Source>> Source::open(SourceOptions options) {
   if (base.target.find('?') != std::string::npos) {
     return invalid("expected an endpoint without a query");
   }
-  return std::unique_ptr<Source>(new Source(std::move(options), std::move(base)));
+  if (!options.credentials.token.empty() && !base.encrypted && !on_this_machine(base.host)) {
+    return invalid(base.origin() + ": a token would be sent to it in the clear; expected https");
+  }
+  return std::unique_ptr<Source>(std::make_unique<HttpSource>(std::move(options), std::move(base)));
 }
 
-Result<Url> Source::url_of(const std::string& file) const {
+Result<Url> HttpSource::url_of(const std::string& file) const {
   Url url = base_;
   if (options_.kind == SourceKind::kHuggingFace) {
     const std::string& revision = commit_.empty() ? options_.model.revision : commit_;
@@ -105,7 +136,7 @@ Result<Url> Source::url_of(const std::string& file) const {
   return url;
 }
 
-Status Source::wait(milliseconds pause, const std::string& why) {
+Status HttpSource::wait(milliseconds pause, const std::string& why) {
   if (options_.waiting) {
     options_.waiting(why + "; trying again in " + std::to_string((pause.count() + 999) / 1000) +
                      " s");
@@ -120,12 +151,13 @@ Status Source::wait(milliseconds pause, const std::string& why) {
   return {};
 }
 
-Source::Failure Source::refused(const std::string& file, const Answer& answer) const {
+HttpSource::Failure HttpSource::refused(const std::string& file, const Answer& answer) const {
   const int status = answer.status;
   const std::string code = answer.header.field("x-error-code");
   const std::string from = answer.url.origin();
   std::string said = answer.header.field("x-error-message");
   if (said.empty()) said = answer.refusal;
+  said = without(std::move(said), options_.credentials.token);
   const std::string text =
       file + ": " + from + " answers " + std::to_string(status) +
       (said.empty() ? std::string() : " (" + weights::printable(said.substr(0, 200)) + ")");
@@ -159,7 +191,7 @@ Source::Failure Source::refused(const std::string& file, const Answer& answer) c
   return failure;
 }
 
-Status Source::check_answer(const std::string& file, const Answer& answer, Progress& progress) {
+Status HttpSource::check_answer(const std::string& file, const Answer& answer, Progress& progress) {
   const std::string at = answer.url.origin();
   const auto nonsense = [&](const std::string& what) {
     return invalid(file + ": " + at + " " + what);
@@ -198,7 +230,7 @@ Status Source::check_answer(const std::string& file, const Answer& answer, Progr
   if (found.tag.empty() && !direct) found.tag = plain_etag(answer.header.field("etag"));
   Digest digest{};
   if (!linked.empty() && parse_hex(linked, digest)) found.sha256 = digest;
-  found.commit = origin.field("x-repo-commit");
+  found.commit = commit_of(origin.field("x-repo-commit"));
   if (direct) {
     // The last one's own tag is all that can be compared.
     const std::string etag = plain_etag(answer.header.field("etag"));
@@ -228,7 +260,8 @@ Status Source::check_answer(const std::string& file, const Answer& answer, Progr
   return {};
 }
 
-std::optional<Source::Failure> Source::attempt(const std::string& file, Progress& progress) {
+std::optional<HttpSource::Failure> HttpSource::attempt(const std::string& file,
+                                                       Progress& progress) {
   auto url = url_of(file);
   if (!url.ok()) return Failure{url.error(), false, {}};
   const auto direct = direct_.find(file);
@@ -292,7 +325,7 @@ std::optional<Source::Failure> Source::attempt(const std::string& file, Progress
   return refused(file, *answer);
 }
 
-Status Source::patient(const std::string& file, Progress& progress) {
+Status HttpSource::patient(const std::string& file, Progress& progress) {
   int tries = 0;
   milliseconds back_off = options_.first_pause;
   while (progress.got < progress.out.size()) {
@@ -300,7 +333,9 @@ Status Source::patient(const std::string& file, Progress& progress) {
     const auto failure = attempt(file, progress);
     if (!failure) continue;
     if (!failure->again) return failure->error;
-    if (progress.got != before) {
+    // A server that gives a few bytes each time would hold up the others for ever.
+    if (progress.got > before &&
+        progress.got - before >= std::min<uint64_t>(kMuch, progress.out.size() / 8 + 1)) {
       tries = 0;
       back_off = options_.first_pause;
     }
@@ -321,8 +356,8 @@ Status Source::patient(const std::string& file, Progress& progress) {
   return {};
 }
 
-Result<std::vector<std::byte>> Source::begin(const std::string& file, uint64_t length,
-                                             RemoteFile& about) {
+Result<std::vector<std::byte>> HttpSource::begin(const std::string& file, uint64_t length,
+                                                 RemoteFile& about) {
   std::vector<std::byte> bytes(static_cast<size_t>(length));
   Progress progress{0, bytes, 0, {}, false};
   direct_.erase(file);
@@ -332,16 +367,16 @@ Result<std::vector<std::byte>> Source::begin(const std::string& file, uint64_t l
   return bytes;
 }
 
-Status Source::range(const std::string& file, RemoteFile& about, uint64_t offset,
-                     std::span<std::byte> out) {
+Status HttpSource::range(const std::string& file, RemoteFile& about, uint64_t offset,
+                         std::span<std::byte> out) {
   Progress progress{offset, out, 0, about, true};
   Status status = patient(file, progress);
   about = progress.about;
   return status;
 }
 
-Result<std::vector<Digest>> Source::chunks(const std::string& file, uint64_t size,
-                                           milliseconds patience) {
+Result<std::vector<Digest>> HttpSource::chunks(const std::string& file, uint64_t size,
+                                               milliseconds patience) {
   if (options_.kind == SourceKind::kHuggingFace) {
     return Error{ErrorKind::kNotFound, name_ + " has no hashes of chunks"};
   }

@@ -56,32 +56,80 @@ struct SourceOptions {
   std::function<void(const std::string& line)> waiting;  ///< told why nothing moves; may be empty
 };
 
+/// Where tensors lie in files: offset, and length and name of the tensor that begins there.
+struct TensorSpan {
+  uint64_t length = 0;
+  std::string name;
+};
+using Layout = std::map<std::string, std::map<uint64_t, TensorSpan>, std::less<>>;
+
 class Source {
  public:
-  /// Error: kInvalid (the base is no URL).
+  /// One that is asked over HTTP. Errors: kInvalid (the base is no URL, or the token would be sent
+  /// in the clear to another machine).
   static Result<std::unique_ptr<Source>> open(SourceOptions options);
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
 
   /// "huggingface.co", "hub 10.0.0.1:7443": no spaces but one, for messages.
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] SourceKind kind() const { return options_.kind; }
+  [[nodiscard]] SourceKind kind() const { return kind_; }
   /// The source and its content's name, for the journal: one word.
   [[nodiscard]] const std::string& word() const { return word_; }
+  /// It knows no files, but has ranges of tensors, and maybe only of some: kNotFound for one says
+  /// nothing of others.
+  [[nodiscard]] virtual bool by_tensor() const { return false; }
+  /// Tells a source that is by_tensor() what range() asks for. It must outlive the calls.
+  virtual void use(const Layout* /*layout*/) {}
+  /// Bytes from the beginning of the range that range() was last asked for, with kNotFound for the
+  /// tensor after them: asked for alone they are there, and don't come twice.
+  [[nodiscard]] virtual uint64_t at_hand() const { return 0; }
 
   /// The first bytes of a file, at most `length`, and what the source says of it.
   /// Errors: kNotFound (no such file or model, or not for us), kPeer (can't be reached, refuses,
   /// asks to wait too long), kInvalid (answers nonsense), kCancelled.
-  Result<std::vector<std::byte>> begin(const std::string& file, uint64_t length, RemoteFile& about);
+  virtual Result<std::vector<std::byte>> begin(const std::string& file, uint64_t length,
+                                               RemoteFile& about) = 0;
   /// Fills `out` from `offset` of a file that `about` describes, and what is not known of it yet in
   /// `about`. Errors: as above; kUnsupported: the file is another one by now.
-  Status range(const std::string& file, RemoteFile& about, uint64_t offset,
-               std::span<std::byte> out);
+  virtual Status range(const std::string& file, RemoteFile& about, uint64_t offset,
+                       std::span<std::byte> out) = 0;
   /// Hashes of a file's chunks; waits for a server that is still at it, up to `wait`.
   /// Errors: kNotFound (it has none), kCancelled, kPeer, kInvalid.
-  Result<std::vector<Digest>> chunks(const std::string& file, uint64_t size,
-                                     std::chrono::milliseconds wait);
+  virtual Result<std::vector<Digest>> chunks(const std::string& file, uint64_t size,
+                                             std::chrono::milliseconds wait) = 0;
   /// From now on files are taken of this commit.
-  void pin(const std::string& commit) { commit_ = commit; }
-  [[nodiscard]] uint64_t received() const { return http_.received(); }
+  virtual void pin(const std::string& /*commit*/) {}
+  [[nodiscard]] virtual uint64_t received() const = 0;
+
+ protected:
+  explicit Source(SourceKind kind) : kind_(kind) {}
+  SourceKind kind_;
+  std::string name_;
+  std::string word_;
+};
+
+/// Fills `out` from byte `offset` of a tensor on. Errors: as Source::range().
+using RangeReader =
+    std::function<Status(const std::string& tensor, uint64_t offset, std::span<std::byte> out)>;
+/// A source that is by_tensor(): another device of a room, a ring's host, or what lies elsewhere on
+/// this machine. `name` as Source::name().
+std::unique_ptr<Source> source_of_tensors(SourceKind kind, const std::string& name,
+                                          RangeReader reader);
+
+class HttpSource final : public Source {
+ public:
+  HttpSource(SourceOptions options, Url base);
+
+  Result<std::vector<std::byte>> begin(const std::string& file, uint64_t length,
+                                       RemoteFile& about) override;
+  Status range(const std::string& file, RemoteFile& about, uint64_t offset,
+               std::span<std::byte> out) override;
+  Result<std::vector<Digest>> chunks(const std::string& file, uint64_t size,
+                                     std::chrono::milliseconds wait) override;
+  void pin(const std::string& commit) override { commit_ = commit; }
+  [[nodiscard]] uint64_t received() const override { return http_.received(); }
 
  private:
   /// Why a request failed and what to do about it.
@@ -99,7 +147,6 @@ class Source {
     bool endless = false;  ///< a whole file whose size shows at its end
   };
 
-  explicit Source(SourceOptions options, Url base);
   [[nodiscard]] Result<Url> url_of(const std::string& file) const;
   std::optional<Failure> attempt(const std::string& file, Progress& progress);
   Status check_answer(const std::string& file, const Answer& answer, Progress& progress);
@@ -109,8 +156,6 @@ class Source {
 
   SourceOptions options_;
   Url base_;
-  std::string name_;
-  std::string word_;
   std::string commit_;
   Http http_;
   /// Where redirects led, so that each range costs one request.

@@ -125,6 +125,12 @@ uint64_t bytes_read(const ModelConfig& config, WeightBits weights, uint32_t firs
 uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
                       const weights::TensorSource& source, const weights::PackedStore& cache);
 
+/// Names of the tensors of layers [first, last) that loading them reads: all but those that
+/// `cache`, which may be null, has quantized.
+std::vector<std::string> tensors_to_read(const ModelConfig& config, uint32_t first, uint32_t last,
+                                         WeightBits bits, const weights::TensorSource& source,
+                                         const weights::PackedStore* cache);
+
 /// Names, and expected shapes, of the tensors of layers [first, last) as the checkpoint stores
 /// them. `dtype` is not meaningful. Tensors that several layers share do not exist.
 std::vector<weights::TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first_layer,

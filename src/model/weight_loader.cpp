@@ -1,5 +1,6 @@
 // Weights from a source or a cache into a backend.
 #include <algorithm>
+#include <set>
 
 #include "arithmetic/format.h"
 #include "base/bytes.h"
@@ -111,6 +112,34 @@ uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
     add(ends_format(bits), {&head, 1});
   }
   return bytes;
+}
+
+std::vector<std::string> tensors_to_read(const ModelConfig& config, uint32_t first, uint32_t last,
+                                         WeightBits bits, const weights::TensorSource& source,
+                                         const weights::PackedStore* cache) {
+  std::set<std::string> held;
+  std::set<std::string>
+      lacking;  // of units that are not there, which may share tensors with others
+  const auto look = [&](kernels::WeightFormat format, std::span<const MatrixName> names) {
+    const std::vector<Digest> keys = unit_keys(source, format, names);
+    const bool there = std::any_of(keys.begin(), keys.end(),
+                                   [&](const Digest& key) { return cache->size_of(key) != 0; });
+    for (const MatrixName& name : names) (there ? held : lacking).insert(name.weight());
+  };
+  for (uint32_t layer = first; layer < last && cache != nullptr; ++layer) {
+    look(layer_format(bits), layer_matrices(config, layer));
+    if (!config.has_experts(layer)) continue;
+    const ExpertTensors tensors = expert_tensors(config, layer);
+    for (const auto& expert : tensors.experts) look(expert_format(config, bits), expert);
+    if (!tensors.shared.empty()) look(layer_format(bits), tensors.shared);
+  }
+  std::vector<std::string> names;
+  for (auto& tensor : layer_tensors(config, first, last)) {
+    if (!held.contains(tensor.name) || lacking.contains(tensor.name)) {
+      names.push_back(std::move(tensor.name));
+    }
+  }
+  return names;
 }
 
 Status WeightLoader::advance(uint64_t bytes) {

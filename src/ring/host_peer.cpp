@@ -143,6 +143,12 @@ Status Peer::connect(const PeerModel& model) {
 }
 
 Status Peer::load(const PeerModel& model) {
+  Status loaded = load_layers(model);
+  given_ = {};
+  return loaded;
+}
+
+Status Peer::load_layers(const PeerModel& model) {
   wire::Load request = model.load;
   request.first_layer = worker.layers.first;
   request.last_layer = worker.layers.last;
@@ -166,6 +172,11 @@ Status Peer::load(const PeerModel& model) {
         TANDEM_TRY(give_tensor(model, tensor));
         break;
       }
+      case wire::Type::kNeedRange: {
+        TANDEM_ASSIGN(const auto range, wire::NeedRange::decode(control->payload()));
+        TANDEM_TRY(give_range(model, range));
+        break;
+      }
       case wire::Type::kReady: {
         TANDEM_ASSIGN(ready, wire::Ready::decode(control->payload()));
         model.progress({worker.label(), worker.layers, LoadEvent::Phase::kReady, ready.weight_bytes,
@@ -182,19 +193,48 @@ Status Peer::load(const PeerModel& model) {
   }
 }
 
-Status Peer::give_tensor(const PeerModel& model, std::string_view name) {
+Result<weights::TensorData> Peer::tensor_for(const PeerModel& model, std::string_view name) const {
   const auto tensors = model::layer_tensors(*model.config, worker.layers.first, worker.layers.last);
   const bool its_own = std::any_of(tensors.begin(), tensors.end(),
                                    [&](const auto& tensor) { return tensor.name == name; });
-  auto data = its_own ? model.source->read(name)
-                      : Result<weights::TensorData>(
-                            invalid("tensor " + std::string(name) + " is not of your layers"));
-  if (!data.ok()) {
-    const auto refusal = wire::Refusal{data.error().kind, data.error().message}.encode();
-    return control->send_until(wire::Clock::now() + kLoadSilence, {.type = wire::Type::kRefusal},
-                               refusal);
+  if (!its_own) return invalid("tensor " + std::string(name) + " is not of your layers");
+  return model.source->read(name);
+}
+
+Status Peer::give_tensor(const PeerModel& model, std::string_view name) {
+  const auto data = tensor_for(model, name);
+  return data.ok() ? give_bytes(data->bytes) : decline(data.error());
+}
+
+Status Peer::give_range(const PeerModel& model, const wire::NeedRange& range) {
+  if (range.model_hash != model.load.model_hash) {
+    return decline(invalid("a range of another model than the one that is loaded"));
   }
-  for (auto rest = data->bytes; !rest.empty();) {
+  // Ranges of a tensor come one after the other, and some have to be converted as a whole.
+  if (given_.info.name != range.tensor) {
+    given_ = {};
+    auto data = tensor_for(model, range.tensor);
+    if (!data.ok()) return decline(data.error());
+    given_ = std::move(*data);
+  }
+  const uint64_t size = given_.bytes.size();
+  if (range.offset > size || range.length > size - range.offset) {
+    return decline(invalid("bytes " + std::to_string(range.offset) + " to " +
+                           std::to_string(range.offset + range.length) + " of tensor " +
+                           given_.info.name + ", which has " + std::to_string(size)));
+  }
+  TANDEM_TRY(give_bytes(given_.bytes.subspan(static_cast<size_t>(range.offset), range.length)));
+  if (given_.release) given_.release(range.offset, range.length);
+  return {};
+}
+
+Status Peer::decline(const Error& error) {
+  return control->send_until(wire::Clock::now() + kLoadSilence, {.type = wire::Type::kRefusal},
+                             wire::Refusal{error.kind, error.message}.encode());
+}
+
+Status Peer::give_bytes(std::span<const std::byte> bytes) {
+  for (auto rest = bytes; !rest.empty();) {
     const auto chunk = rest.first(std::min<size_t>(rest.size(), wire::kMaxChunkBytes));
     TANDEM_TRY(control->send_until(wire::Clock::now() + kLoadSilence,
                                    {.type = wire::Type::kTensorChunk}, chunk));

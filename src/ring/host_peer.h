@@ -85,7 +85,14 @@ struct Peer {
   Result<std::unique_ptr<wire::Connection>> dial_worker(std::chrono::milliseconds timeout) const;
   std::shared_ptr<const wire::Tls> tls_;  ///< of the last connect(), like the dialler
   wire::Dialler dialler_;
+  Status load_layers(const PeerModel& model);
+  /// A tensor of the layers that this worker was asked to load.
+  Result<weights::TensorData> tensor_for(const PeerModel& model, std::string_view name) const;
   Status give_tensor(const PeerModel& model, std::string_view name);
+  Status give_range(const PeerModel& model, const wire::NeedRange& range);
+  Status give_bytes(std::span<const std::byte> bytes);
+  Status decline(const Error& error);
+  weights::TensorData given_;  ///< the tensor that a range was last given of
   Result<wire::Header> next(std::chrono::milliseconds silence, const PeerModel* model);
   Status expect(wire::Type type, std::chrono::milliseconds timeout, bool& refused);
 };

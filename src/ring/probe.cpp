@@ -113,6 +113,7 @@ class Prober {
       model_.load.model_hash = sha256(model_.load.manifest);
     }
     model_.load.config_json = options.config_json;
+    model_.load.origin = options.origin;
     model_.load.weight_bits = static_cast<uint8_t>(options.local.weights);
     model_.load.kv_bits = static_cast<uint8_t>(options.local.kv);
     model_.load.context = probe_context(options);

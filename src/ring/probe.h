@@ -23,6 +23,7 @@ namespace tandem::ring {
 
 struct ProbeOptions {
   std::string config_json;
+  std::string origin;  ///< as RingOptions has it
   model::ModelConfig config;
   const weights::Manifest* manifest = nullptr;  ///< needed if there are workers
   weights::TensorSource* source = nullptr;

@@ -36,6 +36,10 @@ void Worker::stop() {
 void Worker::serve() {
   engine_->serve();
 }
+uint64_t Worker::shared_bytes() const {
+  return engine_->shared_bytes();
+}
+
 uint64_t Worker::memory_used() const {
   return engine_->cache().used();
 }

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "model/stage.h"
 #include "observe/event_log.h"
+#include "ring/range_server.h"
 #include "weights/manifest.h"
 #include "weights/source.h"
 #include "wire/tcp.h"
@@ -31,11 +32,18 @@ using StageLoader = std::function<Result<std::unique_ptr<model::Stage>>(
     const model::ModelConfig&, const model::StageOptions&, weights::TensorSource&,
     const model::LoadProgress&)>;
 
+/// Fills `out` from byte `offset` of a tensor on. Errors: kNotFound (not there), kPeer.
+using RangeReader =
+    std::function<Status(const std::string& tensor, uint64_t offset, std::span<std::byte> out)>;
+
 /// What a stage needs that is not held here.
 struct FetchRequest {
-  std::string origin;  ///< as the host wrote it: wire::Load::origin, not checked
+  std::string origin;  ///< as the host wrote it: wire::Load::origin, not checked; may be empty
+  Digest model_hash{};
   const weights::Manifest* manifest = nullptr;
-  std::vector<std::string> tensors;         ///< those of the stage's layers
+  std::string config_json;                  ///< the one that the manifest names
+  std::vector<std::string> tensors;         ///< those of the stage's layers that will be read
+  RangeReader host;                         ///< asks the host; empty if that is not allowed
   const std::atomic<bool>* gone = nullptr;  ///< nobody waits any more
   /// To be told of bytes fetched, of those to fetch.
   std::function<void(uint64_t done, uint64_t total)> progress;
@@ -60,6 +68,7 @@ struct WorkerOptions {
   StageLoader load;                             ///< empty: model::Stage::load
   TensorFetcher fetch;          ///< asked before the host is; empty: there is only the host
   bool tensors_of_host = true;  ///< tensors that are nowhere else may come from the host
+  ShareOptions share;           ///< what other devices may fetch from here; only with `tls`
   std::shared_ptr<const wire::Tls> tls;  ///< null: no encryption, whoever comes is served
   wire::Dialler dialler;  ///< makes links to the next stage's worker; empty: wire::dial_tcp
   /// Whether the device with this certificate may be a host here now; the error is told to it. From
@@ -107,6 +116,8 @@ class Worker {
   [[nodiscard]] std::vector<wire::Fingerprint> hosts() const;
   /// Hosts connected.
   [[nodiscard]] size_t sessions() const;
+  /// Bytes of tensors given to other devices (WorkerOptions::share).
+  [[nodiscard]] uint64_t shared_bytes() const;
   /// All that it counts, for Prometheus.
   [[nodiscard]] std::string metrics() const;
 

@@ -30,6 +30,7 @@ WorkerEngine::WorkerEngine(WorkerOptions options, wire::Listener listener,
       address_(listener_.address().text()),
       cache_(for_stages(options_.memory), options_.keep_idle),
       compute_(std::make_unique<WorkerCompute>(wake_, metrics_, options_.events)),
+      ranges_(options_.share),
       thread_([this] { loop(); }) {}
 
 WorkerEngine::~WorkerEngine() {
@@ -128,6 +129,7 @@ void WorkerEngine::loop() {
   while (!sessions_.empty()) end(sessions_.back());
   strangers_.clear();
   echoes_.clear();
+  ranges_.stop();
   tasks_.join();
   compute_->stop();
 }
@@ -319,6 +321,7 @@ void WorkerEngine::tick() {
   std::erase_if(strangers_, [&](const Stranger& stranger) { return stranger.deadline < now; });
   std::erase_if(echoes_, [&](const EchoPeer& echo) { return echo.deadline < now; });
   tasks_.reap();
+  ranges_.reap();
   cache_.expire();
   if (now - last_progress_ < kProgressEvery) return;
   last_progress_ = now;

@@ -41,6 +41,7 @@ class WorkerEngine {
   [[nodiscard]] uint64_t memory_limit() const { return cache_.limit(); }
   void set_memory(uint64_t limit) { cache_.set_limit(for_stages(limit)); }
   [[nodiscard]] std::vector<Digest> hosts() const;
+  [[nodiscard]] uint64_t shared_bytes() const { return ranges_.bytes(); }
 
  private:
   /// What a limit leaves for stages: at least a byte, since 0 is none.
@@ -117,6 +118,7 @@ class WorkerEngine {
   // thread.
   std::unique_ptr<WorkerCompute> compute_;
   Tasks tasks_;
+  RangeServer ranges_;
   std::mutex stop_mutex_;  ///< guards stopped_ and joining
   std::condition_variable stopped_changed_;
   bool stopped_ = false;

@@ -100,6 +100,14 @@ bool WorkerEngine::greet(Stranger& stranger) {
                       " does not fit this worker's version " + std::to_string(contract_version()) +
                       ": the answers would differ");
   }
+  if (hello->role == wire::Role::kSource) {
+    if (const Status may = ranges_.may_take(*connection); !may.ok()) {
+      return refuse(stranger, may.error().kind, may.error().message);
+    }
+    options_.events.write("source_connected", connection->peer());
+    ranges_.take(std::move(connection), welcome());
+    return false;
+  }
   if (hello->role != wire::Role::kHost) {
     if (hello->role == wire::Role::kEcho && echoes_.size() >= kMaxEchoes) {
       return refuse(stranger, ErrorKind::kMemory,

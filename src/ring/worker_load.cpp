@@ -44,15 +44,42 @@ class StreamSource final : public weights::TensorSource {
     if (entry == nullptr) {
       return Error{ErrorKind::kNotFound, "the manifest has no tensor " + std::string(tensor)};
     }
-    TensorInbox& inbox = session_.inbox;
     const uint64_t size = entry->info.bytes();
+    TANDEM_ASSIGN(const auto buffer, receive(tensor, size, wire::Type::kNeedTensor,
+                                             wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
+                                                         std::as_bytes(std::span(tensor)).end())));
+    weights::TensorData data{entry->info, {buffer.get(), size}, buffer};
+    TANDEM_TRY(weights::verify(manifest_, data));
+    return data;
+  }
+
+  /// Bytes of a tensor from `offset` on, not checked.
+  Status range(const std::string& tensor, uint64_t offset, std::span<std::byte> out) {
+    const std::lock_guard one_at_a_time(mutex_);
+    while (!out.empty()) {
+      const auto part = out.first(std::min<size_t>(out.size(), wire::kMaxRangeBytes));
+      const wire::NeedRange request{session_.request.model_hash, offset,
+                                    static_cast<uint32_t>(part.size()), tensor};
+      TANDEM_ASSIGN(const auto buffer,
+                    receive(tensor, part.size(), wire::Type::kNeedRange, request.encode()));
+      std::copy_n(buffer.get(), part.size(), part.begin());
+      offset += part.size();
+      out = out.subspan(part.size());
+    }
+    return {};
+  }
+
+ private:
+  /// Asks the host and waits for so many bytes.
+  Result<std::shared_ptr<std::byte[]>> receive(std::string_view tensor, uint64_t size,
+                                               wire::Type type, const wire::Bytes& request) {
+    TensorInbox& inbox = session_.inbox;
     std::unique_lock lock(inbox.mutex);
     if (!inbox.failure.ok()) return inbox.failure.error();
     inbox.buffer = std::make_shared_for_overwrite<std::byte[]>(size);
     inbox.size = size;
     inbox.received = 0;
-    session_.tell(wire::Type::kNeedTensor, wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
-                                                       std::as_bytes(std::span(tensor)).end()));
+    session_.tell(type, request);
     uint64_t seen = 0;
     auto deadline = std::chrono::steady_clock::now() + kChunkSilence;
     while (inbox.received < size) {
@@ -68,16 +95,13 @@ class StreamSource final : public weights::TensorSource {
         return inbox.failure.error();
       }
     }
-    weights::TensorData data{entry->info, {inbox.buffer.get(), size}, inbox.buffer};
+    std::shared_ptr<std::byte[]> bytes = std::move(inbox.buffer);
     inbox.buffer.reset();
     inbox.size = inbox.received = 0;
-    lock.unlock();
     session_.streamed += size;
-    TANDEM_TRY(weights::verify(manifest_, data));
-    return data;
+    return bytes;
   }
 
- private:
   std::mutex mutex_;
   Session& session_;
   const weights::Manifest& manifest_;
@@ -122,23 +146,33 @@ class EitherSource final : public weights::TensorSource {
 Result<std::unique_ptr<weights::TensorSource>> open_fetched(Session& session,
                                                             const WorkerOptions& options,
                                                             const weights::Manifest& manifest,
-                                                            const model::ModelConfig& config) {
+                                                            const model::ModelConfig& config,
+                                                            StreamSource& host) {
   const wire::Load& load = session.request;
-  if (!options.fetch || load.origin.empty()) {
+  if (!options.fetch) {
     if (options.tensors_of_host) return std::unique_ptr<weights::TensorSource>();
     return Error{ErrorKind::kNotFound,
-                 "this worker does not take tensors from hosts, and the host does not say where "
-                 "else the model is"};
+                 "this worker does not take tensors from hosts, and has no other source of them"};
   }
-  FetchRequest request{load.origin, &manifest, {}, &session.gone, {}};
+  FetchRequest request;
+  request.origin = load.origin;
+  request.model_hash = load.model_hash;
+  request.manifest = &manifest;
+  request.config_json = load.config_json;
+  request.gone = &session.gone;
+  if (options.tensors_of_host) {
+    request.host = [&host](const std::string& tensor, uint64_t offset, std::span<std::byte> out) {
+      return host.range(tensor, offset, out);
+    };
+  }
   request.progress = [&session](uint64_t done, uint64_t total) {
     session.phase = static_cast<uint8_t>(wire::LoadPhase::kLoading);
     session.done = done;
     session.total = total;
   };
-  for (auto& tensor : model::layer_tensors(config, load.first_layer, load.last_layer)) {
-    request.tensors.push_back(std::move(tensor.name));
-  }
+  request.tensors = model::tensors_to_read(config, load.first_layer, load.last_layer,
+                                           static_cast<model::WeightBits>(load.weight_bits), host,
+                                           options.cache.get());
   auto fetched = options.fetch(request);
   if (fetched.ok()) return fetched;
   if (!options.tensors_of_host || fetched.error().kind == ErrorKind::kCancelled) {
@@ -241,7 +275,7 @@ Result<wire::Ready> load_stage(Session& session, StageCache& cache, const Worker
       if (checkpoint.error().kind == ErrorKind::kCancelled) return checkpoint.error();
     }
     StreamSource source(session, manifest);
-    TANDEM_ASSIGN(auto fetched, open_fetched(session, options, manifest, config));
+    TANDEM_ASSIGN(auto fetched, open_fetched(session, options, manifest, config, source));
     if (fetched == nullptr) {
       from = wire::LoadedFrom::kHost;
       return load_function(config, stage_options, source, progress);

@@ -60,6 +60,14 @@ Result<std::unique_ptr<Agent>> Agent::start(hub::Home home, Way way, AgentOption
   worker.admit = [self = agent.get()](const wire::Fingerprint& host) {
     return self->grants_.admit(host);
   };
+  agent->sharing_ = std::make_unique<Sharing>(agent->options_.sharing, agent->way_,
+                                              agent->home_.identity().device_id(), agent->tls_,
+                                              worker, [self = agent.get()]() -> Result<Json> {
+                                                TANDEM_ASSIGN(hub::Client asking, self->connect());
+                                                return asking.room(self->way_.link.code);
+                                              });
+  agent->sharing_->use_hub(client.hub(), client.token());
+  agent->sharing_->apply(room, worker);
   agent->relay_ = std::make_shared<Relay>(client, agent->way_.link.code, &agent->stopping_);
   worker.dialler = [relay = agent->relay_.get()](const std::string& where,
                                                  std::chrono::milliseconds timeout) {
@@ -154,6 +162,7 @@ Json Agent::report() const {
   } else {
     addresses.push_back(address);
   }
+  const Json held = sharing_->held();
   const std::lock_guard lock(mutex_);
   const uint64_t used = worker_->memory_used();
   const uint64_t available = ring::available_memory();
@@ -166,6 +175,8 @@ Json Agent::report() const {
   report["could_lend"] = most;
   report["used"] = used;
   report["stages"] = worker_->stages();
+  report["shared_bytes"] = worker_->shared_bytes();
+  if (!held.empty()) report["cached"] = held;
   report["hosts"] = worker_->sessions();
   report["threads"] = options_.worker.threads;
   report["isa"] = std::string(model::name(options_.worker.isa));
@@ -200,6 +211,7 @@ void Agent::apply(const hub::OwnerSettings& owner) {
     if (changed || other_limit) beat_now_ = true;  // the others should know at once
   }
   grants_.pause(stopping_ ? "it is stopping" : why);
+  sharing_->pause(why);
   if (other_limit) worker_->set_memory(limit);
   if (changed) log(why.empty() ? "takes work" : "takes no work: " + why);
 }
@@ -278,6 +290,10 @@ void Agent::keep_known() {
       asked = std::exchange(beat_now_, false);
     }
     measure_bandwidth(started);
+    if (Json held = sharing_->held(); held != told_) {
+      told_ = std::move(held);  // the others may fetch it from here
+      asked = true;
+    }
     bool good = true;
     if (asked || Clock::now() >= next_beat) {
       good = beat(*client);
@@ -288,6 +304,7 @@ void Agent::keep_known() {
     if (good && Clock::now() >= next_look) {
       next_look = Clock::now() + kLookAtRoom;
       const auto room = client->room(way_.link.code);
+      if (room.ok()) sharing_->see(*room);
       if (!room.ok() && client->status() == 404) {
         const std::lock_guard lock(mutex_);
         ended_ = "the room is closed, or this device was sent away";
@@ -325,6 +342,7 @@ Status Agent::take(hub::Client& client, const Json& job) {
   if (why.empty() && text_of(job, "room") != way_.link.code)
     why = "it lends itself to another room";
   TANDEM_ASSIGN(const Json room, client.room(way_.link.code));
+  sharing_->see(room);
   for (const Json& member : part_of(room, "members")) {
     Digest certificate;
     if (text_of(member, "device") != submitter) continue;
@@ -396,11 +414,16 @@ void Agent::take_calls(int64_t after) {
       continue;
     }
     after = number_of(*events, "next");
+    bool left = false;
     for (const Json& event : part_of(*events, "events")) {
+      left = left || text_of(event, "kind") == "left";
       // Who called before the hub was away has long given up.
       if (now_ms() - number_of(event, "at") > kCallLasts / 1ms) continue;
       relay_->answer(event, [this](wire::Socket socket) { worker_->adopt(std::move(socket)); });
     }
+    // Who was sent away gets no more weights.
+    if (!left) continue;
+    if (const auto room = client->room(way_.link.code); room.ok()) sharing_->see(*room);
   }
 }
 

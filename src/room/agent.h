@@ -22,6 +22,7 @@
 #include "room/entry.h"
 #include "room/grants.h"
 #include "room/relay.h"
+#include "room/sharing.h"
 
 namespace tandem::room {
 
@@ -32,6 +33,7 @@ struct AgentOptions {
   /// Measures how fast the memory is read, in bytes/s; takes a second, all threads, and up to 4
   /// GiB. Called once, when nobody has used the device for a while. May be empty.
   std::function<double()> bandwidth;
+  SharingOptions sharing;  ///< where weights come from, and whom they are given to
   /// HOST:PORT that others reach the worker by, where that is not what it listens at; or empty.
   std::string address;
   std::filesystem::path settings;             ///< TOML file of the owner's settings, or empty
@@ -82,6 +84,7 @@ class Agent {
   AgentOptions options_;
   std::shared_ptr<const wire::Tls> tls_;
   Grants grants_;
+  std::unique_ptr<Sharing> sharing_;  ///< before the worker, which uses it
   std::atomic<bool> stopping_{false};
   std::unique_ptr<ring::Worker> worker_;
   std::shared_ptr<Relay> relay_;  // after the worker, which gets its streams
@@ -93,6 +96,7 @@ class Agent {
   double bandwidth_ = 0;  ///< bytes/s; 0: not measured
   std::string why_;       ///< why no work is taken, or empty
   std::optional<std::string> ended_;
+  Json told_;                 ///< of what it holds; known_'s alone
   hub::OwnerSettings owner_;  ///< as the hub last said; of start() and then of known_ alone
   std::thread known_;
   std::thread jobs_;

@@ -282,10 +282,27 @@ class Dealer {
     }
   }
 
+  /// Layers of this model whose weights a device has already.
+  [[nodiscard]] std::vector<ring::LayerRange> held(const Member& member) const {
+    std::vector<ring::LayerRange> layers;
+    const Digest model = weights::model_hash(*options_.probe.manifest);
+    for (const Held& held : member.held) {
+      if (held.model_hash != model) continue;
+      for (ring::LayerRange range : held.layers) {
+        range.last = std::min(range.last, options_.probe.config.layers);
+        if (range.first < range.last) layers.push_back(range);
+      }
+    }
+    return layers;
+  }
+
   Result<Deal> planned(ring::RoomProbe probe) {
     lend(probe);
     Deal result = deal_;
     result.input = ring::plan_input(options_.probe, probe);
+    for (size_t i = 0; i < deal_.members.size(); ++i) {
+      result.input.devices[i + 1].cached = held(deal_.members[i]);
+    }
     result.input.objective = options_.objective;
     result.input.prompt = options_.prompt;
     TANDEM_ASSIGN(result.plan, ring::plan(result.input));

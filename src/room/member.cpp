@@ -53,6 +53,8 @@ Member member_of(const Json& json, int64_t now) {
   member.isa = text_of(report, "isa");
   member.machine = text_of(report, "machine");
   member.loopback = text_of(report, "loopback");
+  member.held = held_of(report);
+  member.shared_bytes = size_of(report, "shared_bytes");
   member.placement = part_of(json, "placement");
   member.why = text_of(report, "why");
   if (member.why.empty()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "room/held.h"
 #include "room/json.h"
 
 namespace tandem::room {
@@ -28,8 +29,10 @@ struct Member {
   uint32_t contract = 0;
   std::string version;
   std::string isa;
-  std::string machine;   ///< room::machine_mark()
-  std::string loopback;  ///< room::loopback_mark()
+  std::string machine;        ///< room::machine_mark()
+  std::string loopback;       ///< room::loopback_mark()
+  std::vector<Held> held;     ///< as it says
+  uint64_t shared_bytes = 0;  ///< of weights that it has given to others
   bool paused = false;
   std::string why;  ///< why it takes no work, as it says or as its owner set at the hub; or empty
   Json placement;

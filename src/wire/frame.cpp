@@ -20,6 +20,8 @@ std::string_view name(Type type) {
       return "load";
     case Type::kNeedTensor:
       return "need-tensor";
+    case Type::kNeedRange:
+      return "need-range";
     case Type::kTensorChunk:
       return "tensor-chunk";
     case Type::kProgress:
@@ -65,6 +67,7 @@ uint32_t max_payload(Type type) {
     case Type::kHello:
     case Type::kWelcome:
     case Type::kNeedTensor:
+    case Type::kNeedRange:
       return 1024;
     case Type::kRefusal:
     case Type::kTrouble:

@@ -27,7 +27,7 @@
 namespace tandem::wire {
 
 /// Raised whenever a frame or message changes its form or meaning.
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 inline constexpr uint32_t kMagic = 0x4d444e54;  // "TNDM"
 inline constexpr size_t kHeaderBytes = 48;
 /// Tokens in one kStates frame. 4,096 tokens of a hidden size of 16,384 are 128 MiB.
@@ -35,6 +35,8 @@ inline constexpr uint32_t kMaxFrameTokens = 4096;
 inline constexpr uint32_t kMaxFrameBytes = 160u << 20;
 /// Bytes of a tensor in one kTensorChunk.
 inline constexpr uint32_t kMaxChunkBytes = 1u << 20;
+/// Bytes of a tensor that one kNeedRange may ask for.
+inline constexpr uint32_t kMaxRangeBytes = 4u << 20;
 /// Payload of one kEcho, and of an answer to one.
 inline constexpr uint32_t kMaxEchoBytes = 256u << 10;
 
@@ -44,7 +46,7 @@ enum class Type : uint8_t {
   kRefusal,      ///< why something asked for will not happen: Refusal
   kLoad,         ///< host to worker: Load
   kNeedTensor,   ///< worker to host: the name of a tensor
-  kTensorChunk,  ///< host to worker: the next bytes of the tensor asked for
+  kTensorChunk,  ///< the next bytes of the tensor, or of the range of one, that was asked for
   kProgress,     ///< worker to host while it loads: Progress
   kReady,        ///< worker to host: the stage is loaded: Ready
   kActivate,     ///< host to worker: forget all links, expect new ones: Activate
@@ -62,8 +64,9 @@ enum class Type : uint8_t {
   kTestLink,     ///< host to worker: measure the way to another worker: TestLink
   kLinkTested,   ///< worker to host: LinkTested; a kRefusal instead says why not
   kEcho,         ///< both ways on a connection of Role::kEcho: Echo
+  kNeedRange,    ///< worker to host, or to another worker (Role::kSource): NeedRange
 };
-inline constexpr uint8_t kLastType = static_cast<uint8_t>(Type::kEcho);
+inline constexpr uint8_t kLastType = static_cast<uint8_t>(Type::kNeedRange);
 std::string_view name(Type type);
 
 /// What a kStates frame asks of a stage's sequence before its tokens are run. Travels in the header

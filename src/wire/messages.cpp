@@ -84,7 +84,7 @@ Result<Hello> Hello::decode(std::span<const std::byte> bytes) {
   const auto role = reader.read<uint8_t>();
   get(reader, hello.key);
   hello.software = printable(reader.text(kMaxSoftware));
-  if (!reader.finished() || role < 1 || role > static_cast<uint8_t>(Role::kEcho)) {
+  if (!reader.finished() || role < 1 || role > static_cast<uint8_t>(Role::kSource)) {
     return malformed("hello");
   }
   hello.role = static_cast<Role>(role);
@@ -426,6 +426,32 @@ Result<Echo> Echo::decode(std::span<const std::byte> bytes) {
   const bool answered = echo.answer >= sizeof echo.answer && echo.answer <= kMaxEchoBytes;
   if (!reader.ok() || (echo.answer != 0 && !answered)) return malformed("echo");
   return echo;
+}
+
+Bytes NeedRange::encode() const {
+  ByteWriter writer;
+  put(writer, model_hash);
+  writer.write(offset);
+  writer.write(length);
+  writer.text(tensor);
+  return writer.release();
+}
+
+Result<NeedRange> NeedRange::decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  NeedRange range;
+  get(reader, range.model_hash);
+  range.offset = reader.read<uint64_t>();
+  range.length = reader.read<uint32_t>();
+  range.tensor = reader.text(kMaxTensorName);
+  if (!reader.finished() || range.tensor.empty() || range.offset >> 61 != 0) {
+    return malformed("need-range");
+  }
+  if (range.length < 1 || range.length > kMaxRangeBytes) {
+    return invalid("need-range message asks for " + std::to_string(range.length) +
+                   " bytes, expected 1 to " + std::to_string(kMaxRangeBytes));
+  }
+  return range;
 }
 
 Result<std::string_view> decode_tensor_name(std::span<const std::byte> bytes) {

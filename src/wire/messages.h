@@ -27,6 +27,7 @@ enum class Role : uint8_t {
   kLinkIn = 2,   ///< brings hidden states to the stage that expects `key`
   kLinkOut = 3,  ///< fetches hidden states from the stage that expects `key`
   kEcho = 4,     ///< measures the way to a stage that expects `key`
+  kSource = 5,   ///< asks for ranges of tensors that the worker has on its disk
 };
 
 /// The two versions come first and stay first in all versions, so that any two programs can tell
@@ -228,6 +229,19 @@ struct Echo {
 
   [[nodiscard]] Bytes encode() const;
   static Result<Echo> decode(std::span<const std::byte> bytes);
+};
+
+/// Asks for bytes [offset, offset + length) of a tensor. Answered by kTensorChunk frames of
+/// `length` bytes in all, or by a kRefusal, after which the connection may be asked for something
+/// else.
+struct NeedRange {
+  Digest model_hash{};
+  uint64_t offset = 0;  ///< offset + length is below 2^62
+  uint32_t length = 1;  ///< 1 to kMaxRangeBytes
+  std::string tensor;   ///< 1 to 512 bytes
+
+  [[nodiscard]] Bytes encode() const;
+  static Result<NeedRange> decode(std::span<const std::byte> bytes);
 };
 
 /// A kNeedTensor's payload: a tensor's name of 1 to 512 bytes.

@@ -46,8 +46,14 @@ class RoomProcesses : public testing::Test {
     std::filesystem::create_directories(folder_);
     ::setenv("TANDEM_HOME", (folder_ + "/home").c_str(), 1);
     start_hub("127.0.0.1:0");
-    room_ = Json::parse(tandem_ok({"room", "create", "--hub", address_, "--objective", "memory",
-                                   "--context", "256", "--json"}));
+    make_room();
+  }
+  /// A room at the hub, which is the one that the test goes on with.
+  void make_room(const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> all{"room",   "create",    "--hub", address_, "--objective",
+                                 "memory", "--context", "256",   "--json"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    room_ = Json::parse(tandem_ok(all));
     link_ = room_["link"];
     code_ = room_["code"];
     std::ofstream(folder_ + "/link") << link_ << "\n";

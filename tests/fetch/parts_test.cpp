@@ -91,6 +91,14 @@ TEST(Fields, RetryAfter) {
   }
 }
 
+TEST(Fields, RetryAfterADateBeyondTheClock) {
+  const auto now = std::chrono::system_clock::now();
+  for (const char* date : {"Fri, 31 Dec 9999 23:59:59 GMT", "Tue, 31 Dec 2999 23:59:59 GMT"}) {
+    const auto wait = parse_retry_after(date, now);
+    EXPECT_TRUE(!wait || *wait == std::chrono::hours(24)) << date;
+  }
+}
+
 TEST(Fields, Tags) {
   EXPECT_EQ(plain_etag("\"abc\""), "abc");
   EXPECT_EQ(plain_etag("W/\"abc\""), "abc");

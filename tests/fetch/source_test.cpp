@@ -251,5 +251,39 @@ TEST_F(SourceTest, CancelEndsAWait) {
   EXPECT_EQ(range_error(**one).kind, ErrorKind::kCancelled);
 }
 
+TEST_F(SourceTest, ATokenIsNotSentInTheClearNorRepeated) {
+  SourceOptions options;
+  options.base = "http://192.0.2.1:1";
+  options.credentials.token = "hf_secret";
+  options.model = {"org", "name", "main", ""};
+  const auto clear = Source::open(options);
+  ASSERT_FALSE(clear.ok());
+  EXPECT_EQ(clear.error().message.find("hf_secret"), std::string::npos);
+  options.credentials.token.clear();
+  EXPECT_TRUE(Source::open(options).ok());
+  // A server that says what it was sent.
+  misbehave({Kind::kStatus, 0, 403, {{"X-Error-Message", "no access with Bearer hf_secret"}}}, 1,
+            false);
+  const Error refused = range_error(*source("hf_secret"));
+  EXPECT_NE(refused.message.find("no access"), std::string::npos) << refused.message;
+  EXPECT_EQ(refused.message.find("hf_secret"), std::string::npos) << refused.message;
+}
+
+TEST_F(SourceTest, ACommitThatIsNoneIsNotTaken) {
+  for (const char* wrong : {"two words", "../../elsewhere", ".hidden"}) {
+    endpoint_.commit = wrong;
+    RemoteFile about;
+    ASSERT_TRUE(source()->begin("config.json", 8, about).ok());
+    EXPECT_EQ(about.commit, "");
+  }
+}
+
+TEST_F(SourceTest, AFewBytesATimeDoNotHoldUpTheOthers) {
+  misbehave({Kind::kDrop, 10, 0, {}}, 1'000'000);
+  const Error slow = range_error(*source(), 0, 100'000);
+  EXPECT_EQ(slow.kind, ErrorKind::kPeer);
+  EXPECT_NE(slow.message.find("given up"), std::string::npos) << slow.message;
+}
+
 }  // namespace
 }  // namespace tandem::fetch

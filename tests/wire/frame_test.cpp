@@ -174,6 +174,7 @@ TEST(Messages, AreReadAsWrittenAndNothingElse) {
   expect_exact(Measured{{{1, 9, {2, 1, 3}}, {64, 5, {7, 7, 7}}}});
   expect_exact(TestLink{{}, {}, "127.0.0.1:4000"});
   expect_exact(LinkTested{{2, 1, 3}, {5, 4, 6}});
+  expect_exact(NeedRange{sha256("m"), 77, kMaxRangeBytes, "model.layers.0.mlp.up_proj.weight"});
 }
 
 TEST(Messages, AnotherProtocolVersionIsStillUnderstoodAsSuch) {
@@ -224,6 +225,18 @@ TEST(Messages, RefuseValuesOutOfRange) {
   EXPECT_FALSE(Echo::decode(Echo{3, 0}.encode()).ok());
   EXPECT_FALSE(Echo::decode(Echo{kMaxEchoBytes + 1, 0}.encode()).ok());
   EXPECT_EQ(Echo::decode(Echo{4, 9}.encode())->filler, 9u);
+  const auto asks = [](uint64_t offset, uint32_t length, const std::string& tensor) {
+    return NeedRange::decode(NeedRange{{}, offset, length, tensor}.encode()).ok();
+  };
+  EXPECT_TRUE(asks(0, 1, "t"));
+  EXPECT_TRUE(asks((uint64_t{1} << 61) - 1, kMaxRangeBytes, std::string(512, 't')));
+  EXPECT_FALSE(asks(uint64_t{1} << 61, 1, "t"));
+  EXPECT_FALSE(asks(UINT64_MAX, 1, "t"));
+  EXPECT_FALSE(asks(0, 0, "t"));
+  EXPECT_FALSE(asks(0, kMaxRangeBytes + 1, "t"));
+  EXPECT_FALSE(asks(0, UINT32_MAX, "t"));
+  EXPECT_FALSE(asks(0, 1, ""));
+  EXPECT_FALSE(asks(0, 1, std::string(513, 't')));
 }
 
 TEST(Messages, RandomBytesNeverDecodeToMuch) {
