@@ -1,5 +1,5 @@
 // Products of 4- and 6-bit weights with several tokens, with AVX2: quants become 16-bit integers
-// that six tokens share, and meet the 16-bit activations in vpmaddwd. With a group's weights
+// that four tokens share, and meet the 16-bit activations in vpmaddwd. With a group's weights
 // scale * q - 8 minimum and S = sum q x over the group (6 bits: sum (q - 32) x, whose minimum is
 // 0),
 //   sum w x = sum over groups of scale * S - minimum * 8 sum x.
@@ -18,7 +18,9 @@ static_assert(int64_t{kSegment} * 2 * 127 * 65535 <= INT32_MAX);
 static_assert(int64_t{kSegment} * 2 * 63 * (65535 + 32768) <= INT32_MAX);
 
 // From so many tokens on expanding weights to 16 bits first is faster.
-constexpr uint32_t kFewestPanelTokens = 12;
+constexpr uint32_t kFewestPanelTokens = 9;
+// In registers at once: with more, GCC 12 keeps the addresses of their activations on the stack.
+constexpr uint32_t kTokensAtOnce = 4;
 
 // Upper and lower parts of eight rows, 65536 * upper + lower.
 struct Parts {
@@ -38,12 +40,10 @@ TANDEM_AVX2 inline __m256i join(__m128i upper, __m128i lower) {
                           _mm256_cvtepi32_epi64(lower));
 }
 
-// A group's products, S of the above. Loops that are left as loops: unrolled, GCC 12 works out the
-// address of every activation beforehand and keeps hundreds of them on the stack.
+// A group's products, S of the above.
 template <WeightFormat Format, int Tokens>
 TANDEM_AVX2 inline void multiply_group(PairSums<Tokens>& sums, const uint8_t* low,
                                        const uint8_t* high, const int16_t* x, size_t stride) {
-#pragma GCC unroll 1
   for (size_t c = 0; c < 4; c += 2) {
 #pragma GCC unroll 2
     for (size_t d = 0; d < 2; ++d) {
@@ -80,7 +80,6 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
       }
       const GroupMultipliers m[2] = {group_multipliers<Format>(w + place.scales, 0),
                                      group_multipliers<Format>(w + place.scales, 1)};
-#pragma GCC unroll 1
       for (size_t g = 0; g < 2; ++g) {
         PairSums<Tokens> sums;
         sums.clear();
@@ -135,12 +134,12 @@ TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, con
 
 using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const uint8_t* ahead);
 template <WeightFormat Format>
-constexpr Block kBlocks[kMostTokens] = {nullptr,          block<Format, 2>, block<Format, 3>,
-                                        block<Format, 4>, block<Format, 5>, block<Format, 6>};
+constexpr Block kBlocks[kTokensAtOnce] = {nullptr, block<Format, 2>, block<Format, 3>,
+                                          block<Format, 4>};
 
 template <WeightFormat Format>
 void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
-  const uint32_t most = (o.in.tokens + kMostTokens - 1) / kMostTokens;
+  const uint32_t most = (o.in.tokens + kTokensAtOnce - 1) / kTokensAtOnce;
   for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
     const uint8_t* ahead = o.in.tokens <= 2 ? o.matrix.tile(tile) + 4096 : o.matrix.tile(tile + 1);
     uint32_t token = 0;
