@@ -55,15 +55,15 @@ TANDEM_AVX2 __m256i expand(const PackedMatrix& matrix, const uint8_t* tile, size
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i magnitudes = _mm256_setzero_si256();
 #pragma GCC unroll 2
-  for (int g = 0; g < 2; ++g) {
+  for (size_t g = 0; g < 2; ++g) {
     const __m256i scale = pairs(m.scale[g], m.scale[g]);
     const __m256i offset = _mm256_slli_epi16(pairs(m.minimum[g], m.minimum[g]), 3);
 #pragma GCC unroll 2
-    for (int c = 0; c < 4; c += 2) {
+    for (size_t c = 0; c < 4; c += 2) {
       __m256i some = _mm256_setzero_si256();  // eight of 4064 at most: 16 bits hold them
 #pragma GCC unroll 2
-      for (int d = 0; d < 2; ++d) {
-        const auto chunk = static_cast<size_t>(g * 4 + c + d);
+      for (size_t d = 0; d < 2; ++d) {
+        const size_t chunk = g * 4 + c + d;
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
           const __m256i quants = quant_pair<Format>(low, high, chunk, i);
