@@ -128,6 +128,47 @@ TEST_P(Matmul, NoSumOverflowsWithManyTokens) {
   expect_equal_products(wide, 300, Fill::kRandom, true, random);
 }
 
+// Register blocks of every width, with the largest sums.
+TEST_P(Matmul, NoSumOverflowsWithAFewTokens) {
+  Random random(6);
+  for (const uint32_t columns : {8192U, 8256U}) {
+    for (const Weights kind : {Weights::kHighest, Weights::kLowest}) {
+      const PackedMatrix matrix = random_matrix(GetParam(), 18, columns, kind, random);
+      for (uint32_t tokens = 2; tokens <= 12; ++tokens) {
+        expect_equal_products(matrix, tokens, tokens % 2 == 0 ? Fill::kHighest : Fill::kLowest,
+                              false, random);
+      }
+    }
+  }
+  const PackedMatrix longest =
+      random_matrix(GetParam(), 16, arithmetic::kMaxRow, Weights::kHighest, random);
+  expect_equal_products(longest, 6, Fill::kLowest, false, random);
+}
+
+// How many products a 32-bit sum holds depends on the weights: these are at both sides of where
+// sets that look at them take 64, 128, 256 or 512 columns together.
+TEST_P(Matmul, NoSumOverflowsWhateverTheWeightsAddUpTo) {
+  if (GetParam() == WeightFormat::k8) GTEST_SKIP() << "8 bits have no scales of groups";
+  Random random(7);
+  constexpr uint32_t kColumns = 1100;
+  const std::vector<uint8_t> minimums((kColumns + 31) / 32, 0);
+  for (const uint8_t scale : {4, 5, 8, 9, 16, 17, 18, 33, 34, 35, 63}) {
+    for (const bool highest : {true, false}) {
+      PackedMatrix matrix = make_packed(GetParam(), 17, kColumns);
+      const std::vector<uint8_t> scales(minimums.size(), scale);
+      for (uint32_t row = 0; row < matrix.rows; ++row) {
+        if (GetParam() == WeightFormat::k4) {
+          const std::vector<uint8_t> quants(kColumns, highest ? 15 : 0);
+          store_row4(matrix, row, quants, scales, highest ? minimums : scales, 1.0F);
+        } else {
+          store_row6(matrix, row, std::vector<uint8_t>(kColumns, highest ? 63 : 0), scales, 1.0F);
+        }
+      }
+      expect_equal_products(matrix, 50, highest ? Fill::kHighest : Fill::kLowest, false, random);
+    }
+  }
+}
+
 // -128 in every low plane: the other end of the signed bytes.
 TEST_P(Matmul, PlanesReachTheirLowestValues) {
   Random random(4);

@@ -12,18 +12,32 @@
 
 namespace tandem::kernels::cpu::avx2 {
 
-// Prepared form of a token, for 4-bit weights: that of the AVX-512 set. With x = 256 * high + low,
-// both signed bytes:
+// Prepared form of a token. With x = 256 * high + low, both signed bytes:
 //   [column / 4][low 4, high 4] bytes, then
-//   [column / 64][low of group 0, of group 1, high of group 0, of group 1] 16-bit sums.
-// 8-bit weights meet the 16-bit values themselves.
+//   [column / 64] kStepSums bytes of sums over the two groups: those of low of group 0, of group 1,
+//     of high of group 0, of group 1, 16 bits each; 8 times those of x, of both groups the lower 16
+//     bits, signed, and what they leave of both, / 65536; -32 times those of x, 32 bits each; then
+//   [column / 4][columns 0, 2, 1, 3] the 16-bit values: even and odd bytes of weights become 16-bit
+//   integers by a mask and a shift, and meet pairs of them. Tokens lie an odd number of cache lines
+//   apart, so that those that are read together don't compete for the same places of the cache.
+constexpr size_t kStepSums = 24;
 size_t prepared_bytes(uint32_t padded);
+constexpr size_t pairs_offset(uint32_t padded) {
+  return size_t{padded} * 2 + (size_t{padded} / 64 * kStepSums + 63) / 64 * 64;
+}
 void prepare(ActivationRows& rows, uint32_t begin, uint32_t end);
 
 void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
 void matmul4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride);
+/// matmul4 of one token.
+void matvec4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
+             uint32_t tile_end, const float* bias, float* out);
+/// Products by panels of weights expanded to 16 bits: the way for so many tokens that expanding
+/// them costs little.
+void matmul_panels(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
+                   uint32_t tile_end, const float* bias, float* out, size_t stride);
 
 bool quantize(const float* x, size_t n, int16_t* values, int32_t* exponent);
 bool rms_norm(const float* x, const float* weight, const arithmetic::NormConstants& constants,

@@ -21,11 +21,6 @@ TANDEM_AVX2 inline void touch(const int16_t* line) {
   asm volatile("prefetcht1 %0" : : "m"(*line));
 }
 
-// sum += a * b, two products of 16-bit integers a lane, the pair b in every lane.
-TANDEM_AVX2 inline void add_pairs(__m256i& sum, __m256i a, const uint8_t* b) {
-  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, broadcast4(b)));
-}
-
 // 256 * high + low of eight lanes, exact in binary64, rounded once to binary32.
 TANDEM_AVX2 inline __m256 round_planes(__m256i low, __m256i high) {
   const __m256d unit = _mm256_set1_pd(256.0);
@@ -75,10 +70,12 @@ TANDEM_AVX2 void score_rows(const CacheView& cache, const AttentionTask& task,
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
         const uint8_t* planes = q + r * query_bytes + pair * 8;
-        add_pairs(low[r][0], first, planes);
-        add_pairs(low[r][1], second, planes);
-        add_pairs(high[r][0], first, planes + 4);
-        add_pairs(high[r][1], second, planes + 4);
+        const __m256i lows = broadcast4(planes);
+        add_products(low[r][0], first, lows);
+        add_products(low[r][1], second, lows);
+        const __m256i highs = broadcast4(planes + 4);
+        add_products(high[r][0], first, highs);
+        add_products(high[r][1], second, highs);
       }
     }
     for (uint32_t r = 0; r < Rows; ++r) {
@@ -250,27 +247,35 @@ TANDEM_AVX2 void sum_rows(const CacheView& cache, const AttentionTask&, const At
     if (!any) continue;
     const int16_t* values = plan.block_of(cache.values, block, dim);
     const int16_t* ahead = plan.block_after(cache.values, block, 1, dim);
-    for (size_t c = 0; c < dim; c += 8) {
-      __m256i low[Rows];
-      __m256i high[Rows];
-#pragma GCC unroll 4
+    for (size_t c = 0; c < dim; c += 16) {
+      __m256i low[Rows][2];
+      __m256i high[Rows][2];
+#pragma GCC unroll 2
       for (int r = 0; r < Rows; ++r) {
-        low[r] = _mm256_setzero_si256();
-        high[r] = _mm256_setzero_si256();
+        low[r][0] = low[r][1] = _mm256_setzero_si256();
+        high[r][0] = high[r][1] = _mm256_setzero_si256();
       }
 #pragma GCC unroll 8
       for (size_t pair = 0; pair < 8; ++pair) {
-        const __m256i value = load(values + pair * dim * 2 + c * 2);
-        if (c % 16 == 0) touch(ahead + pair * dim * 2 + c * 2);
-#pragma GCC unroll 4
+        const size_t place = (pair * dim + c) * 2;
+        const __m256i first = load(values + place);
+        const __m256i second = load(values + place + 16);
+        touch(ahead + place);
+#pragma GCC unroll 2
         for (int r = 0; r < Rows; ++r) {
-          add_pairs(low[r], value, weights[r] + pair * 4);
-          add_pairs(high[r], value, weights[r] + 32 + pair * 4);
+          const __m256i lows = broadcast4(weights[r] + pair * 4);
+          add_products(low[r][0], first, lows);
+          add_products(low[r][1], second, lows);
+          const __m256i highs = broadcast4(weights[r] + 32 + pair * 4);
+          add_products(high[r][0], first, highs);
+          add_products(high[r][1], second, highs);
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int r = 0; r < Rows; ++r) {
-        add_block(plan.totals + (row + static_cast<size_t>(r)) * dim + c, low[r], high[r], down[r]);
+        int64_t* totals = plan.totals + (row + static_cast<size_t>(r)) * dim + c;
+        add_block(totals, low[r][0], high[r][0], down[r]);
+        add_block(totals + 8, low[r][1], high[r][1], down[r]);
       }
     }
   }

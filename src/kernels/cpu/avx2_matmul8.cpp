@@ -1,7 +1,7 @@
-// Products of 8-bit weights with AVX2: weights stored as w + 128 widen to 16 bits and meet the
-// 16-bit activations in vpmaddwd, two products a lane and step:
+// Products of 8-bit weights with AVX2: weights stored as w + 128 become 16-bit integers by a mask
+// and a shift, which six tokens share, and meet the 16-bit activations in vpmaddwd:
 //   sum w x = sum (w + 128) x - 128 * sum x.
-// A lane grows by at most 2 * 255 * 32639 < 2^31 / 129 a step, so sums are widened every 128 steps.
+// A 32-bit sum holds the products of 256 columns, 256 * 255 <= kMostMagnitude.
 #include "kernels/cpu/avx2_matmul.h"
 
 #if defined(__x86_64__)
@@ -9,80 +9,64 @@
 namespace tandem::kernels::cpu::avx2 {
 namespace {
 
-constexpr uint32_t kSegment = 128;
+constexpr uint32_t kSegment = 64;  // steps of four columns
+static_assert(kSegment * 4 * 255 <= kMostMagnitude);
 
-// The two lanes of each row, added in 64 bits.
-TANDEM_AVX2 inline __m256i widen(__m256i sums) {
-  const __m256i one = _mm256_set1_epi32(1);
-  return _mm256_add_epi64(_mm256_mul_epi32(sums, one),
-                          _mm256_mul_epi32(_mm256_srli_epi64(sums, 32), one));
-}
+// From so many tokens on weights are expanded first.
+constexpr uint32_t kFewestPanelTokens = 24;
 
 template <int Tokens>
 TANDEM_AVX2 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, const uint8_t* ahead) {
-  const int16_t* x = o.in.values.data() + size_t{token} * o.in.padded;
-  const size_t padded = o.in.padded;
+  const size_t token_bytes = prepared_bytes(o.in.padded);
+  const size_t stride = token_bytes / 2;
+  const auto* x = reinterpret_cast<const int16_t*>(o.in.prepared.data() + token * token_bytes +
+                                                   pairs_offset(o.in.padded));
   const uint8_t* w = o.matrix.tile(tile);
   const uint32_t steps = o.in.padded / 4;
-  __m256i total[Tokens][4];
-  for (int t = 0; t < Tokens; ++t) {
-    for (int q = 0; q < 4; ++q) total[t][q] = _mm256_setzero_si256();
-  }
+  const __m256i even = _mm256_set1_epi16(255);
+  alignas(64) int32_t split[Tokens * kSplitSums] = {};
   for (uint32_t begin = 0; begin < steps; begin += kSegment) {
     const uint32_t end = begin + kSegment < steps ? begin + kSegment : steps;
-    __m256i sums[Tokens][4];
-#pragma GCC unroll 4
-    for (int t = 0; t < Tokens; ++t) {
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) sums[t][q] = _mm256_setzero_si256();
-    }
+    PairSums<Tokens> sums;
+    sums.clear();
     for (size_t step = begin; step < end; ++step) {
       touch(ahead + step * 64);
-      __m256i values[Tokens];
-#pragma GCC unroll 4
-      for (int t = 0; t < Tokens; ++t) {
-        int64_t four;
-        std::memcpy(&four, x + t * padded + step * 4, 8);
-        values[t] = _mm256_set1_epi64x(four);
-      }
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
-        const __m256i weights = _mm256_cvtepu8_epi16(
-            _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + step * 64 + q * 16)));
-#pragma GCC unroll 4
-        for (int t = 0; t < Tokens; ++t) {
-          sums[t][q] = _mm256_add_epi32(sums[t][q], _mm256_madd_epi16(weights, values[t]));
-        }
-      }
+      const __m256i first = load(w + step * 64);
+      const __m256i second = load(w + step * 64 + 32);
+      sums.add(_mm256_and_si256(first, even), _mm256_and_si256(second, even), x + step * 4, stride);
+      sums.add(_mm256_srli_epi16(first, 8), _mm256_srli_epi16(second, 8), x + step * 4 + 2, stride);
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < Tokens; ++t) {
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) total[t][q] = _mm256_add_epi64(total[t][q], widen(sums[t][q]));
-    }
+    add_split(sums, &split[0], kSplitSums);
   }
-  for (int t = 0; t < Tokens; ++t) {
-    const auto index = token + static_cast<uint32_t>(t);
-    const __m256i offset = _mm256_set1_epi64x(128 * o.in.sums[index]);
-    for (int q = 0; q < 4; ++q) total[t][q] = _mm256_sub_epi64(total[t][q], offset);
-    store_rows(o, tile, index, total[t]);
+  for (uint32_t t = 0; t < Tokens; ++t) {
+    __m256i rows[4];
+    join_split(&split[t * kSplitSums], 128 * o.in.sums[token + t], rows);
+    store_rows(o, tile, token + t, rows);
   }
 }
+
+using Block = void (*)(const MatmulOutput&, uint32_t tile, uint32_t token, const uint8_t* ahead);
+constexpr Block kBlocks[kMostTokens] = {block<1>, block<2>, block<3>, block<4>, block<5>, block<6>};
 
 }  // namespace
 
 void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out, size_t stride) {
+  if (in.tokens >= kFewestPanelTokens) {
+    return matmul_panels(matrix, in, tile_begin, tile_end, bias, out, stride);
+  }
   const MatmulOutput o{matrix, in, bias, out, stride};
+  const uint32_t most = (in.tokens + kMostTokens - 1) / kMostTokens;
   for (uint32_t tile = tile_begin; tile < tile_end; ++tile) {
     // The first block touches the next tile; the others find everything in the cache.
     const uint8_t* ahead = in.tokens <= 2 ? matrix.tile(tile) + 4096 : matrix.tile(tile + 1);
     uint32_t token = 0;
-    for (; token + 2 <= in.tokens; token += 2) {
-      block<2>(o, tile, token, ahead);
+    for (uint32_t blocks = most; blocks > 0; --blocks) {
+      const uint32_t tokens = (in.tokens - token) / blocks;
+      kBlocks[tokens - 1](o, tile, token, ahead);
+      token += tokens;
       ahead = matrix.tile(tile);
     }
-    if (token < in.tokens) block<1>(o, tile, token, ahead);
   }
 }
 
