@@ -44,6 +44,7 @@ uint32_t weight_planes(WeightBits bits) {
 
 std::vector<MatrixName> with_rests(std::span<const MatrixName> names, uint32_t planes) {
   std::vector<MatrixName> all;
+  all.reserve(names.size() * planes);
   for (const MatrixName& name : names) {
     all.push_back(name);
     if (planes == 1) continue;

@@ -132,6 +132,7 @@ void WeightLoader::expect(std::span<const MatrixName> matrices) {
   const std::vector<Digest> keys = unit_keys(source_, format_, names);
   if (keys.empty()) return;
   std::vector<weights::PackedShape> shapes;
+  shapes.reserve(names.size());
   for (const MatrixName& name : names) {
     shapes.push_back({format_, name.part.rows, name.part.columns});
   }
@@ -360,6 +361,7 @@ Result<Factor> WeightLoader::factor(std::vector<kernels::PackedMatrix> planes,
 
 Result<Factor> WeightLoader::factor(const MatrixName& name, kernels::Floats out) {
   std::vector<kernels::PackedMatrix> planes;
+  planes.reserve(planes_);
   for (const MatrixName& plane : with_rests({&name, 1}, planes_)) {
     TANDEM_ASSIGN(auto packed, matrix(plane));
     planes.push_back(std::move(packed));
