@@ -25,14 +25,15 @@ constexpr size_t kChunk = size_t{64} << 20;
 std::shared_ptr<uint8_t> map_pages(size_t bytes) {
   // Huge pages only lie at their own boundaries, and mmap knows no alignment: more is mapped, and
   // what stands out is given back.
-  const size_t mapped = bytes + kHugePage;
+  constexpr size_t kPage = 65536;  // a multiple of every page size in use
+  if (bytes > SIZE_MAX - kHugePage - kPage) return nullptr;
+  const size_t kept = (bytes + kPage - 1) / kPage * kPage;
+  const size_t mapped = kept + kHugePage;
   void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* begin = static_cast<uint8_t*>(memory);
   const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
-  constexpr size_t kPage = 65536;  // a multiple of every page size in use
-  const size_t kept = (bytes + kPage - 1) / kPage * kPage;
   if (before != 0) ::munmap(begin, before);
   begin += before;
   if (mapped - before > kept) ::munmap(begin + kept, mapped - before - kept);
@@ -67,16 +68,24 @@ class Chunks {
 
 }  // namespace
 
+std::shared_ptr<void> allocate_pages(size_t bytes) {
+#if defined(__linux__)
+  return map_pages(bytes);
+#else
+  void* memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (memory == nullptr) return nullptr;
+  std::memset(memory, 0, bytes);
+  return {memory, [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+#endif
+}
+
 std::shared_ptr<void> allocate_zeroed(size_t bytes) {
 #if defined(__linux__)
   if (bytes > kChunk / 2) return map_pages(bytes);
   static Chunks chunks;
   return chunks.cut(bytes);
 #else
-  void* memory = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
-  if (memory == nullptr) return nullptr;
-  std::memset(memory, 0, bytes);
-  return {memory, [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+  return allocate_pages(bytes);
 #endif
 }
 

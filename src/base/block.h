@@ -14,6 +14,10 @@ namespace tandem {
 /// the core that touches them. Null if memory is exhausted.
 std::shared_ptr<void> allocate_zeroed(size_t bytes);
 
+/// The same in a mapping of its own, which goes with it, whatever its size: for what comes and goes
+/// beside weights that stay.
+std::shared_ptr<void> allocate_pages(size_t bytes);
+
 /// A fixed number of elements at a 64-byte boundary. Move-only; share() gives another view of the
 /// same elements. T must be trivial.
 template <typename T>

@@ -25,25 +25,25 @@ struct BenchFlags {
   bool json = false;
 };
 
+/// Tokens of a stretch: memory is read before and after each, since a virtual machine's share of it
+/// may change at any time. An answer's rate over reads that are seconds away says little there.
+constexpr uint32_t kStretch = 16;
+
 /// What one round's answer took, so that its parts add up.
 struct Round {
-  double decode = 0;  ///< tokens a second
+  double prefill = 0;  ///< tokens a second
+  double decode = 0;   ///< tokens a second
   double pass_ms = 0;
-  double bandwidth = 0;  ///< bytes a second, the better of before and after it
   std::vector<StageLine> lines;
 };
 
 struct Bench {
-  double prefill = 0;  ///< tokens a second, median
-  Round round;         ///< the one of the median decode rate
+  double prefill = 0;    ///< tokens a second, median
+  Round round;           ///< the one of the median decode rate
+  double bandwidth = 0;  ///< bytes a second, median of all reads
+  double share = 0;      ///< of it, median of all stretches
   uint64_t bytes_per_token = 0;
   std::optional<ProfileReport> profile;
-
-  [[nodiscard]] double share() const {
-    return round.bandwidth > 0
-               ? static_cast<double>(bytes_per_token) * round.decode / round.bandwidth
-               : 0;
-  }
 };
 
 /// What a decode pass reads: every layer's weights, of experts those that a token uses, the head,
@@ -101,6 +101,77 @@ Result<std::vector<uint32_t>> deepen(ring::Conversation& conversation, const Ses
   return std::move(file.tokens);
 }
 
+/// Runs an answer in stretches and reads memory between them.
+class Stretches {
+ public:
+  Stretches(ReadBandwidth& memory, uint64_t bytes_per_token)
+      : memory_(memory), bytes_per_token_(static_cast<double>(bytes_per_token)) {}
+
+  /// Answers `prompt` with `tokens` tokens, at least 2.
+  Result<Round> run(ring::Conversation& conversation, Session& session,
+                    std::vector<uint32_t> prompt, uint32_t tokens) {
+    Round result;
+    double seconds = 0;
+    uint32_t passes = 0;
+    ring::GenerateRequest request;
+    request.prompt = std::move(prompt);
+    for (uint32_t left = tokens; left != 0;) {
+      // A stretch has a pass at least, which follows its first choice.
+      request.max_tokens = left < kStretch + 2 ? left : kStretch;
+      left -= request.max_tokens;
+      TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
+      if (answer.finish == ring::Finish::kCancelled) {
+        return Error{ErrorKind::kCancelled, "stopped"};
+      }
+      request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+      if (passes == 0) result.prefill = answer.prefill_tokens_per_second();
+      read(answer);
+      passes += answer.decode_passes;
+      seconds += answer.decode_seconds;
+      result.pass_ms += answer.pass_ms * answer.decode_passes;
+      add(stage_lines(session, answer.head_ms), answer.decode_passes, result.lines);
+    }
+    result.decode = passes / seconds;
+    result.pass_ms /= passes;
+    for (StageLine& stage : result.lines) {
+      stage.ms_per_pass /= passes;
+      stage.hop_ms /= passes;
+    }
+    return result;
+  }
+
+  /// Bytes a second, and the share of it that each stretch reached.
+  [[nodiscard]] const std::vector<double>& reads() const { return reads_; }
+  [[nodiscard]] const std::vector<double>& shares() const { return shares_; }
+
+ private:
+  /// Adds what `passes` passes took to `sums`.
+  static void add(std::vector<StageLine> stretch, uint32_t passes, std::vector<StageLine>& sums) {
+    for (size_t i = 0; i < stretch.size(); ++i) {
+      stretch[i].ms_per_pass *= passes;
+      stretch[i].hop_ms *= passes;
+      if (i < sums.size()) {
+        stretch[i].ms_per_pass += sums[i].ms_per_pass;
+        stretch[i].hop_ms += sums[i].hop_ms;
+      }
+    }
+    sums = std::move(stretch);
+  }
+
+  void read(const ring::Answer& answer) {
+    if (reads_.empty()) reads_.push_back(memory_.measure());
+    const double now = memory_.measure();
+    const double mean = (reads_.back() + now) / 2;
+    reads_.push_back(now);
+    shares_.push_back(mean > 0 ? bytes_per_token_ * answer.decode_tokens_per_second() / mean : 0);
+  }
+
+  ReadBandwidth& memory_;
+  double bytes_per_token_;
+  std::vector<double> reads_;
+  std::vector<double> shares_;
+};
+
 Result<Bench> measure(const BenchFlags& flags) {
   TANDEM_ASSIGN(Model model, Model::open(flags.model.model));
   const uint64_t positions = uint64_t{flags.depth} + flags.prompt + flags.generate;
@@ -124,48 +195,44 @@ Result<Bench> measure(const BenchFlags& flags) {
                       ? flags.model.host_threads()
                       : std::min(cores(), flags.model.local * flags.model.local_threads()));
   ReadBandwidth memory(pool);
+  result.bytes_per_token = bytes_per_token(session, flags);
   std::vector<double> prefill;
+  std::vector<double> reads;
+  std::vector<double> shares;
   std::vector<Round> rounds;
-  double bandwidth = 0;
   ProgressLine line;
   for (uint32_t round = 0; round <= flags.repeat; ++round) {
     line.show("rounds", round, flags.repeat + 1);
-    ring::GenerateRequest request;
-    request.max_tokens = flags.generate;
-    request.prompt = before;
+    Stretches stretches(memory, result.bytes_per_token);
+    std::vector<uint32_t> prompt = before;
     // Other tokens each round, so that nothing of the round before can be used again.
     for (uint32_t i = 0; i < flags.prompt; ++i) {
-      request.prompt.push_back(
+      prompt.push_back(
           static_cast<uint32_t>(arithmetic::random_at(round, i) % session.config().vocab));
     }
     // The first round warms up and is short: pages, caches, the links' buffers.
-    if (round == 0) request.max_tokens = std::min(flags.generate, 8U);
-    TANDEM_ASSIGN(const ring::Answer answer, conversation.generate(request));
-    if (answer.finish == ring::Finish::kCancelled) {
-      return Error{ErrorKind::kCancelled, "stopped"};
-    }
-    // The host of a virtual machine may give it another share of its memory at any time.
-    const double before_it = bandwidth;
-    bandwidth = memory.measure();
-    Round result_of{answer.decode_tokens_per_second(), answer.pass_ms,
-                    std::max(before_it, bandwidth), stage_lines(session, answer.head_ms)};
+    const uint32_t tokens = round == 0 ? std::min(flags.generate, 8U) : flags.generate;
+    TANDEM_ASSIGN(Round one, stretches.run(conversation, session, std::move(prompt), tokens));
     if (round == 0) {
       if (options.profile != nullptr) options.profile->reset();
       continue;
     }
-    prefill.push_back(answer.prefill_tokens_per_second());
-    rounds.push_back(std::move(result_of));
+    prefill.push_back(one.prefill);
+    reads.insert(reads.end(), stretches.reads().begin(), stretches.reads().end());
+    shares.insert(shares.end(), stretches.shares().begin(), stretches.shares().end());
+    rounds.push_back(std::move(one));
   }
   line.clear();
   result.prefill = median(prefill);
+  result.bandwidth = median(reads);
+  result.share = median(shares);
   std::sort(rounds.begin(), rounds.end(),
             [](const Round& a, const Round& b) { return a.decode < b.decode; });
   result.round = std::move(rounds[rounds.size() / 2]);
-  result.bytes_per_token = bytes_per_token(session, flags);
   if (options.profile != nullptr) {
     TANDEM_ASSIGN(const std::string isa, isa_used(flags.model.isa));
     result.profile = ProfileReport{options.profile->times(true), options.profile->times(false),
-                                   result.round.bandwidth, multiply_add_peak(pool, isa)};
+                                   result.bandwidth, multiply_add_peak(pool, isa)};
   }
   return result;
 }
@@ -175,8 +242,8 @@ std::string json_text(const Bench& bench) {
   object["prefill_tokens_per_second"] = bench.prefill;
   object["decode_tokens_per_second"] = bench.round.decode;
   object["bytes_per_token"] = bench.bytes_per_token;
-  object["read_bandwidth_bytes_per_second"] = bench.round.bandwidth;
-  object["bandwidth_share"] = bench.share();
+  object["read_bandwidth_bytes_per_second"] = bench.bandwidth;
+  object["bandwidth_share"] = bench.share;
   object["ms_per_pass"] = bench.round.pass_ms;
   object["stages"] = nlohmann::ordered_json::array();
   for (const StageLine& line : bench.round.lines) {
@@ -203,9 +270,9 @@ std::string text(const Bench& bench, const BenchFlags& flags) {
          number(bench.round.decode, 1) + " tokens/s (" + std::to_string(flags.generate) +
          " tokens), a pass " + number(bench.round.pass_ms, 3) + " ms, of which " +
          number(computing, 3) + " ms computing\nper token  " + bytes_text(bench.bytes_per_token) +
-         " read\nmemory     " + number(bench.round.bandwidth / 1e9, 1) +
-         " GB/s read by this machine, " + number(100 * bench.share(), 1) +
-         " % of it reached by decoding\n" + (bench.profile ? profile_text(*bench.profile) : "");
+         " read\nmemory     " + number(bench.bandwidth / 1e9, 1) + " GB/s read by this machine, " +
+         number(100 * bench.share, 1) + " % of it reached by decoding\n" +
+         (bench.profile ? profile_text(*bench.profile) : "");
 }
 
 }  // namespace

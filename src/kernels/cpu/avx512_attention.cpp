@@ -28,38 +28,39 @@ TANDEM_AVX512 inline __m512 round_planes(__m512i low, __m512i high) {
 }
 
 // Sums of 16 channels or positions with the low and the high halves of what they are multiplied by.
-// Named, one for each row: of an array GCC 12 keeps a copy in memory.
 struct Halves {
   __m512i low;
   __m512i high;
 };
 
-// The same for two vectors that lie side by side, of channels or of positions.
-struct Sums {
-  Halves first;
-  Halves second;
-};
+// One or two rows read keys and values faster than they multiply, in ascending order without gaps,
+// which the processor follows by itself. From this many rows on they multiply for so long that it
+// loses them, and the next block is asked for meanwhile.
+constexpr int kManyRows = 3;
+// The processor does not follow what is read a line in two blocks: exponents and weights are asked
+// for this many blocks before.
+constexpr uint32_t kBlocksAhead = 8;
+// Lines of a stream's beginning that are asked for before it is read: it takes the processor more
+// than a microsecond to follow one at full speed.
+constexpr size_t kFirstLines = 64;
 
-TANDEM_AVX512_INLINE void start(__m512i low, __m512i high, Sums& sums) {
-  sums.first = {low, high};
-  sums.second = {low, high};
+TANDEM_AVX512_INLINE void touch_beginning(const int16_t* block) {
+  for (size_t i = 0; i < kFirstLines; ++i) touch(reinterpret_cast<const uint8_t*>(block + i * 32));
 }
-// Adds products of pairs at two vectors with a row's pairs: one load of these does for both.
-template <int Vectors>
-TANDEM_AVX512_INLINE void add_two(Sums& sums, __m512i first, __m512i second, const uint8_t* low,
-                                  const uint8_t* high) {
-  if constexpr (Vectors == 1) {
-    add_pairs(sums.first.low, first, low);
-    add_pairs(sums.first.high, first, high);
-  } else {
-    const __m512i l = broadcast4(low);
-    const __m512i h = broadcast4(high);
-    add_pairs(sums.first.low, first, l);
-    add_pairs(sums.second.low, second, l);
-    add_pairs(sums.first.high, first, h);
-    add_pairs(sums.second.high, second, h);
-  }
+
+// What follows a chunk's last block lies elsewhere.
+TANDEM_AVX512_INLINE void touch_next_chunk(const AttentionPlan& plan,
+                                           std::span<const int16_t* const> chunks, uint32_t block,
+                                           uint32_t padded_dim) {
+  const bool last = (plan.first_block + block + 1) % (kChunk / a::kBlock) == 0;
+  if (last) touch_beginning(plan.block_after(chunks, block, 1, padded_dim));
 }
+TANDEM_AVX512_INLINE void touch_exponents(const AttentionPlan& plan,
+                                          std::span<const int16_t* const> chunks, uint32_t block) {
+  if (block + kBlocksAhead >= plan.blocks) return;
+  touch(reinterpret_cast<const uint8_t*>(plan.exponents_of(chunks, block + kBlocksAhead)));
+}
+
 // A row's scores of one block from the sums of its planes.
 TANDEM_AVX512_INLINE void store_block(const CacheView& cache, const AttentionTask& task,
                                       const AttentionPlan& plan, uint32_t row, uint32_t block,
@@ -80,69 +81,61 @@ TANDEM_AVX512_INLINE void store_block(const CacheView& cache, const AttentionTas
   _mm512_storeu_si512(plan.row_scores(row) + size_t{block} * 16, _mm512_cvtps_epi32(bounded));
 }
 
-template <int Vectors>
-TANDEM_AVX512_INLINE void store_scores(const CacheView& cache, const AttentionTask& task,
-                                       const AttentionPlan& plan, uint32_t row, uint32_t block,
-                                       const Sums& sums) {
-  store_block(cache, task, plan, row, block, sums.first);
-  if constexpr (Vectors == 2) store_block(cache, task, plan, row, block + 1, sums.second);
-}
-
-// Scores of rows [row, row + Rows) for one block or two that follow each other. No plane's sum
-// overflows: |sum| <= 32639 * 128 * kMaxHeadDim < 2^31.
-template <int Rows, int Vectors>
-TANDEM_AVX512_INLINE void score_blocks(const CacheView& cache, const AttentionTask& task,
-                                       const AttentionPlan& plan, uint32_t row, uint32_t block) {
+// Scores of rows [row, row + Rows) for one block. No plane's sum overflows:
+// |sum| <= 32639 * 128 * kMaxHeadDim < 2^31. Few rows have two sums each, of even and of odd pairs
+// of channels, since a product takes as long as four.
+template <int Rows>
+TANDEM_AVX512_INLINE void score_block(const CacheView& cache, const AttentionTask& task,
+                                      const AttentionPlan& plan, uint32_t row, uint32_t block) {
+  constexpr int kSums = Rows <= 2 ? 2 : 1;
   const size_t dim = cache.padded_dim;
   const size_t query_bytes = dim * 4;
-  const uint8_t* q = plan.queries + row * query_bytes;
+  const uint8_t* planes = plan.queries + row * query_bytes;
   const int16_t* keys = plan.block_of(cache.keys, block, cache.padded_dim);
-  const int16_t* others =
-      Vectors == 2 ? plan.block_of(cache.keys, block + 1, cache.padded_dim) : keys;
-  const __m512i zero = _mm512_setzero_si512();
-  Sums s0;
-  Sums s1;
-  Sums s2;
-  Sums s3;
-  start(zero, zero, s0);
-  if constexpr (Rows > 1) start(zero, zero, s1);
-  if constexpr (Rows > 2) start(zero, zero, s2);
-  if constexpr (Rows > 3) start(zero, zero, s3);
-  const int16_t* ahead = plan.block_after(cache.keys, block, Vectors, cache.padded_dim);
-  const int16_t* ahead_too =
-      Vectors == 2 ? plan.block_after(cache.keys, block + 1, Vectors, cache.padded_dim) : ahead;
-  for (size_t pair = 0; pair < dim / 2; ++pair) {
-    const __m512i first = _mm512_loadu_si512(keys + pair * 32);
-    __m512i second = first;
-    touch(reinterpret_cast<const uint8_t*>(ahead + pair * 32));
-    if constexpr (Vectors == 2) {
-      second = _mm512_loadu_si512(others + pair * 32);
-      touch(reinterpret_cast<const uint8_t*>(ahead_too + pair * 32));
-    }
-    const uint8_t* planes = q + pair * 8;
-    add_two<Vectors>(s0, first, second, planes, planes + 4);
-    if constexpr (Rows > 1) {
-      add_two<Vectors>(s1, first, second, planes + query_bytes, planes + query_bytes + 4);
-    }
-    if constexpr (Rows > 2) {
-      add_two<Vectors>(s2, first, second, planes + 2 * query_bytes, planes + 2 * query_bytes + 4);
-    }
-    if constexpr (Rows > 3) {
-      add_two<Vectors>(s3, first, second, planes + 3 * query_bytes, planes + 3 * query_bytes + 4);
+  const int16_t* ahead = plan.block_after(cache.keys, block, 1, cache.padded_dim);
+  Halves sums[Rows][kSums];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kSums; ++i) sums[r][i] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+  }
+  for (size_t pair = 0; pair < dim / 2; pair += kSums) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kSums; ++i) {
+      const __m512i two = _mm512_loadu_si512(keys);
+      keys += 32;
+      if constexpr (Rows >= kManyRows) {
+        touch(reinterpret_cast<const uint8_t*>(ahead));
+        ahead += 32;
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < Rows; ++r) {
+        const uint8_t* own = planes + static_cast<size_t>(r) * query_bytes;
+        add_pairs(sums[r][i].low, two, own);
+        add_pairs(sums[r][i].high, two, own + 4);
+      }
+      planes += 8;
     }
   }
-  store_scores<Vectors>(cache, task, plan, row, block, s0);
-  if constexpr (Rows > 1) store_scores<Vectors>(cache, task, plan, row + 1, block, s1);
-  if constexpr (Rows > 2) store_scores<Vectors>(cache, task, plan, row + 2, block, s2);
-  if constexpr (Rows > 3) store_scores<Vectors>(cache, task, plan, row + 3, block, s3);
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) {
+    Halves all = sums[r][0];
+    if constexpr (kSums == 2) {
+      all.low = _mm512_add_epi32(all.low, sums[r][1].low);
+      all.high = _mm512_add_epi32(all.high, sums[r][1].high);
+    }
+    store_block(cache, task, plan, row + static_cast<uint32_t>(r), block, all);
+  }
 }
 
 template <int Rows>
 TANDEM_AVX512 void score_rows(const CacheView& cache, const AttentionTask& task,
                               const AttentionPlan& plan, uint32_t row, uint32_t from, uint32_t to) {
-  uint32_t block = from;
-  for (; block + 2 <= to; block += 2) score_blocks<Rows, 2>(cache, task, plan, row, block);
-  if (block < to) score_blocks<Rows, 1>(cache, task, plan, row, block);
+  for (uint32_t block = from; block < to; ++block) {
+    touch_next_chunk(plan, cache.keys, block, cache.padded_dim);
+    touch_exponents(plan, cache.key_exponents, block);
+    score_block<Rows>(cache, task, plan, row, block);
+  }
 }
 
 // x >> k, rounded, of 64-bit lanes that are not negative. Counts of -1 and of 64 and more give 0
@@ -179,6 +172,7 @@ TANDEM_AVX512 RowMass weigh_row(const CacheView& cache, const AttentionTask& tas
   __m512i denominator = _mm512_setzero_si512();
   RowMass result;
   for (uint32_t block = from; block < to; ++block) {
+    touch_exponents(plan, cache.value_exponents, block);
     const auto mask = static_cast<__mmask16>(plan.lanes(block, begin, end));
     int32_t* place = scores + size_t{block} * 16;
     // Up to 2^31, as an unsigned number.
@@ -307,12 +301,6 @@ TANDEM_AVX512_INLINE void join_vector(const Join& join, const Halves& sums, int6
   _mm512_storeu_si512(place, totals.even);
   _mm512_storeu_si512(place + 8, totals.odd);
 }
-template <int Vectors, bool Unsigned>
-TANDEM_AVX512_INLINE void join_block(const Join& join, const Sums& sums, int64_t* place) {
-  join_vector<Unsigned>(join, sums.first, place);
-  if constexpr (Vectors == 2) join_vector<Unsigned>(join, sums.second, place + 16);
-}
-
 // Blocks of a call that add something to one of its rows.
 template <int Rows>
 struct Blocks {
@@ -321,67 +309,85 @@ struct Blocks {
   Join joins[kMostBlocksAtOnce][Rows];
 };
 
-// Weighted sums of rows [row, row + Rows) for 16 or 32 channels from c on. No half's block sum
-// overflows: |sum| <= 4095 * 32639 * 16 = 2^31 - 8,975,168.
-template <int Rows, int Vectors, bool Unsigned>
-TANDEM_AVX512_INLINE void sum_channels(const AttentionPlan& plan, uint32_t row, const Join* join,
-                                       const uint8_t* weights, const int16_t* values,
-                                       const int16_t* next, size_t dim, size_t c) {
-  const size_t row_bytes = size_t{plan.stride()} * 64;
-  const __m512i high = Unsigned ? _mm512_set1_epi32(INT_MIN) : _mm512_setzero_si512();
-  const auto low = [join](int r) { return Unsigned ? join[r].start_low : 0; };
-  Sums s0;
-  Sums s1;
-  Sums s2;
-  Sums s3;
-  start(_mm512_set1_epi32(low(0)), high, s0);
-  if constexpr (Rows > 1) start(_mm512_set1_epi32(low(1)), high, s1);
-  if constexpr (Rows > 2) start(_mm512_set1_epi32(low(2)), high, s2);
-  if constexpr (Rows > 3) start(_mm512_set1_epi32(low(3)), high, s3);
-  const uint8_t* w1 = weights + row_bytes;
-  const uint8_t* w2 = w1 + row_bytes;
-  const uint8_t* w3 = w2 + row_bytes;
-  const int16_t* two = values + c * 2;
-  const auto* ahead = reinterpret_cast<const uint8_t*>(next + c * 2);
+// Weighted sums of one row for 16 * Vectors channels. No half's block sum overflows:
+// |sum| <= 4095 * 32639 * 16 = 2^31 - 8,975,168.
+template <int Vectors, bool Unsigned, bool Ahead>
+TANDEM_AVX512_INLINE void sum_channels(const Join& join, const uint8_t* weights,
+                                       const int16_t* values, const int16_t* next, size_t dim,
+                                       int64_t* totals) {
+  const __m512i low = _mm512_set1_epi32(Unsigned ? join.start_low : 0);
+  const __m512i high = _mm512_set1_epi32(Unsigned ? INT_MIN : 0);
+  Halves sums[Vectors];
 #pragma GCC unroll 8
-  for (size_t pair = 0; pair < 8; ++pair) {
-    const __m512i first = _mm512_loadu_si512(two);
-    __m512i second = first;
-    touch(ahead);
-    if constexpr (Vectors == 2) {
-      second = _mm512_loadu_si512(two + 32);
-      touch(ahead + 64);
+  for (int v = 0; v < Vectors; ++v) sums[v] = {low, high};
+#pragma GCC unroll 8
+  for (size_t pair = 0; pair < a::kBlock / 2; ++pair) {
+    const __m512i l = broadcast4(weights + pair * 4);
+    const __m512i h = broadcast4(weights + pair * 4 + 32);
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      const size_t place = pair * dim * 2 + static_cast<size_t>(v) * 32;
+      const __m512i two = _mm512_loadu_si512(values + place);
+      if constexpr (Ahead) touch(reinterpret_cast<const uint8_t*>(next + place));
+      add_pairs(sums[v].low, two, l);
+      add_pairs(sums[v].high, two, h);
     }
-    two += dim * 2;
-    ahead += dim * 4;
-    const size_t w = pair * 4;
-    add_two<Vectors>(s0, first, second, weights + w, weights + w + 32);
-    if constexpr (Rows > 1) add_two<Vectors>(s1, first, second, w1 + w, w1 + w + 32);
-    if constexpr (Rows > 2) add_two<Vectors>(s2, first, second, w2 + w, w2 + w + 32);
-    if constexpr (Rows > 3) add_two<Vectors>(s3, first, second, w3 + w, w3 + w + 32);
   }
-  int64_t* totals = plan.totals + size_t{row} * dim + c;
-  join_block<Vectors, Unsigned>(join[0], s0, totals);
-  if constexpr (Rows > 1) join_block<Vectors, Unsigned>(join[1], s1, totals + dim);
-  if constexpr (Rows > 2) join_block<Vectors, Unsigned>(join[2], s2, totals + 2 * dim);
-  if constexpr (Rows > 3) join_block<Vectors, Unsigned>(join[3], s3, totals + 3 * dim);
+#pragma GCC unroll 8
+  for (int v = 0; v < Vectors; ++v) {
+    join_vector<Unsigned>(join, sums[v], totals + static_cast<size_t>(v) * 16);
+  }
+}
+
+// The channels that a row's sums have registers for at once. All of a block's are then read in
+// ascending order.
+constexpr int kVectorsAtOnce = 8;
+
+template <bool Unsigned, bool Ahead>
+TANDEM_AVX512 void sum_row(const Join& join, const uint8_t* weights, const int16_t* values,
+                           const int16_t* next, size_t dim, int64_t* totals) {
+  size_t c = 0;
+  for (; c + 16 * kVectorsAtOnce <= dim; c += 16 * kVectorsAtOnce) {
+    sum_channels<kVectorsAtOnce, Unsigned, Ahead>(join, weights, values + c * 2, next + c * 2, dim,
+                                                  totals + c);
+  }
+  for (; c + 32 <= dim; c += 32) {
+    sum_channels<2, Unsigned, Ahead>(join, weights, values + c * 2, next + c * 2, dim, totals + c);
+  }
+  if (c < dim)
+    sum_channels<1, Unsigned, Ahead>(join, weights, values + c * 2, next + c * 2, dim, totals + c);
+}
+
+// Brings a block that sums won't read in ascending order into the first cache.
+TANDEM_AVX512 void read_through(const int16_t* values, size_t dim) {
+  __m512i all = _mm512_setzero_si512();
+  for (size_t i = 0; i < dim * a::kBlock; i += 32) {
+    all = _mm512_or_si512(all, _mm512_loadu_si512(values + i));
+  }
+  asm volatile("" : : "v"(all));
 }
 
 template <int Rows, bool Unsigned>
 TANDEM_AVX512 void sum_blocks(const CacheView& cache, const AttentionPlan& plan, uint32_t row,
                               const Blocks<Rows>& blocks) {
   const size_t dim = cache.padded_dim;
-  const auto* row_weights = reinterpret_cast<const uint8_t*>(plan.row_scores(row));
   for (uint32_t i = 0; i < blocks.count; ++i) {
-    const Join* join = blocks.joins[i];
-    const uint8_t* weights = row_weights + size_t{blocks.index[i]} * 64;
-    const int16_t* values = plan.block_of(cache.values, blocks.index[i], cache.padded_dim);
-    const int16_t* next = plan.block_after(cache.values, blocks.index[i], 1, cache.padded_dim);
-    size_t c = 0;
-    for (; c + 32 <= dim; c += 32) {
-      sum_channels<Rows, 2, Unsigned>(plan, row, join, weights, values, next, dim, c);
+    const uint32_t block = blocks.index[i];
+    const int16_t* values = plan.block_of(cache.values, block, cache.padded_dim);
+    touch_next_chunk(plan, cache.values, block, cache.padded_dim);
+    if (dim != 16 * kVectorsAtOnce) read_through(values, dim);
+    const int16_t* next = plan.block_after(cache.values, block, 1, cache.padded_dim);
+    for (uint32_t r = 0; r < Rows; ++r) {
+      const auto* weights =
+          reinterpret_cast<const uint8_t*>(plan.row_scores(row + r) + size_t{block} * a::kBlock);
+      if (block + kBlocksAhead < plan.blocks) touch(weights + kBlocksAhead * 64);
+      int64_t* totals = plan.totals + (size_t{row} + r) * dim;
+      if (Rows >= kManyRows && r == 0) {
+        sum_row<Unsigned, true>(blocks.joins[i][r], weights, values, next, dim, totals);
+      } else {
+        sum_row<Unsigned, false>(blocks.joins[i][r], weights, values, next, dim, totals);
+      }
     }
-    if (c < dim) sum_channels<Rows, 1, Unsigned>(plan, row, join, weights, values, next, dim, c);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "arithmetic/quantize.h"
+#include "base/block.h"
 
 namespace tandem::kernels::cpu {
 namespace {
@@ -62,47 +63,66 @@ uint64_t CpuKvCache::layer_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t 
 Status CpuKvCache::reserve(uint32_t positions) {
   const size_t wanted = (size_t{positions} + kChunk - 1) / kChunk;
   const uint64_t bytes = chunk_bytes(kv_heads_, head_dim_, bits_);
+  // What layers lack beyond what they can use again. All of it or nothing is added.
+  uint64_t lacking = 0;
+  for (const Layer& layer : layers_) {
+    const size_t first = std::max(layer.chunks.size(), layer.first);
+    if (first < wanted) lacking += wanted - first - std::min(wanted - first, layer.unused.size());
+  }
+  std::shared_ptr<uint8_t> memory;
+  if (lacking != 0) {
+    if (lacking <= SIZE_MAX / 2 / bytes) {
+      memory =
+          std::static_pointer_cast<uint8_t>(allocate_pages(static_cast<size_t>(lacking * bytes)));
+    }
+    if (memory == nullptr) {
+      return Error{ErrorKind::kMemory, "no memory for the KV cache's next positions, up to " +
+                                           std::to_string(wanted * kChunk) + " (" +
+                                           std::to_string(lacking * bytes) + " bytes)"};
+    }
+    bytes_ += lacking * bytes;
+  }
+  uint8_t* next = memory.get();
   for (uint32_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
     while (layer.chunks.size() < wanted) {
       Chunk chunk;
       if (layer.chunks.size() >= layer.first) {
         if (layer.unused.empty()) {
-          chunk = Chunk(bytes);
-          if (chunk.data() == nullptr) {
-            return Error{ErrorKind::kMemory, "no memory for the KV cache's next 256 positions (" +
-                                                 std::to_string(layers_.size() * bytes) +
-                                                 " bytes)"};
-          }
-          bytes_ += bytes;
+          chunk = Chunk(memory, next);
+          next += bytes;
         } else {
           chunk = std::move(layer.unused.back());
           layer.unused.pop_back();
         }
       }
-      for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
-        Head& head = heads_[index(i, kv_head)];
-        const auto place = [&](size_t offset) {
-          if (chunk.data() == nullptr) return static_cast<const int16_t*>(nullptr);
-          return reinterpret_cast<const int16_t*>(
-              chunk.data() + kv_head * head_bytes(padded_dim_, bits_) + offset);
-        };
-        const size_t vectors = vector_bytes(padded_dim_, bits_);
-        head.keys.push_back(place(0));
-        head.values.push_back(place(vectors));
-        head.key_exponents.push_back(place(2 * vectors));
-        head.value_exponents.push_back(place(2 * vectors + sizeof(int16_t) * kChunk));
-        if (bits_ == 8) {
-          const size_t first = 2 * vectors + 2 * sizeof(int16_t) * kChunk;
-          const size_t second = first + multiplier_bytes(padded_dim_, bits_);
-          head.key_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(first)));
-          head.value_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(second)));
-        }
-      }
+      add_chunk(i, chunk.get());
       layer.chunks.push_back(std::move(chunk));
     }
   }
   return {};
+}
+
+void CpuKvCache::add_chunk(uint32_t layer, const uint8_t* chunk) {
+  for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
+    Head& head = heads_[index(layer, kv_head)];
+    const auto place = [&](size_t offset) {
+      if (chunk == nullptr) return static_cast<const int16_t*>(nullptr);
+      return reinterpret_cast<const int16_t*>(chunk + kv_head * head_bytes(padded_dim_, bits_) +
+                                              offset);
+    };
+    const size_t vectors = vector_bytes(padded_dim_, bits_);
+    head.keys.push_back(place(0));
+    head.values.push_back(place(vectors));
+    head.key_exponents.push_back(place(2 * vectors));
+    head.value_exponents.push_back(place(2 * vectors + sizeof(int16_t) * kChunk));
+    if (bits_ == 8) {
+      const size_t first = 2 * vectors + 2 * sizeof(int16_t) * kChunk;
+      const size_t second = first + multiplier_bytes(padded_dim_, bits_);
+      head.key_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(first)));
+      head.value_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(second)));
+    }
+  }
 }
 
 uint32_t CpuKvCache::first_seen(uint32_t layer, uint32_t length) const {
@@ -124,7 +144,7 @@ void CpuKvCache::let_go(uint32_t layer, size_t chunks) {
   Layer& one = layers_[layer];
   one.first = std::max(one.first, chunks);
   for (size_t c = 0; c < std::min(one.first, one.chunks.size()); ++c) {
-    if (one.chunks[c].data() == nullptr) continue;
+    if (one.chunks[c] == nullptr) continue;
     one.unused.push_back(std::move(one.chunks[c]));
     for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
       Head& head = heads_[index(layer, kv_head)];

@@ -6,13 +6,15 @@
 #include <memory>
 #include <vector>
 
-#include "base/aligned.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/kernels.h"
 
 namespace tandem::kernels::cpu {
 
-/// Layout: see CacheView. One chunk of one layer holds all its kv heads.
+/// Layout: see CacheView. One chunk of one layer holds all its kv heads; chunks that all layers
+/// begin together lie in one piece of memory, so that it can be of huge pages: walking through the
+/// tables of small ones takes a fifth of attention's time after the weights have been through the
+/// caches.
 class CpuKvCache final : public KvCache {
  public:
   CpuKvCache(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
@@ -56,7 +58,7 @@ class CpuKvCache final : public KvCache {
   static constexpr uint32_t kWidestPass = 512;
 
  private:
-  using Chunk = AlignedArray<uint8_t>;
+  using Chunk = std::shared_ptr<uint8_t>;
   struct Head {
     std::vector<const int16_t*> keys;  // a pointer a chunk; null where it was let go
     std::vector<const int16_t*> values;
@@ -74,6 +76,8 @@ class CpuKvCache final : public KvCache {
   [[nodiscard]] size_t index(uint32_t layer, uint32_t kv_head) const {
     return size_t{layer} * kv_heads_ + kv_head;
   }
+  // Adds where the heads' vectors lie in a layer's next chunk, null if it was let go.
+  void add_chunk(uint32_t layer, const uint8_t* chunk);
   // Gives up a layer's first chunks.
   void let_go(uint32_t layer, size_t chunks);
   // Where one head's keys, or values, of a chunk lie.
