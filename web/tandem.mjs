@@ -85,7 +85,7 @@ export class Tandem {
    * @param {{size: number, read: (offset: number, bytes: Uint8Array) => boolean | void}[]} options.files
    *   safetensors files; `read` fills the bytes from an offset, at once, and returns false if it can't
    * @param {number} [options.threads] at most as many as the module was started with
-   * @param {8 | 4} [options.weights] bits
+   * @param {16 | 8 | 4} [options.weights] bits
    * @param {string} [options.isa] "best", "simd128" or "scalar"
    * @param {(done: number, total: number) => boolean | void} [options.progress] of loading, in bytes;
    *   false stops it

@@ -33,7 +33,7 @@ struct Needs {
 Result<Needs> needs_of(const ModelFlags& flags, uint32_t context, bool with_workers) {
   TANDEM_ASSIGN(const Model model, Model::open(flags.model));
   model::StageOptions stage;
-  stage.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
+  stage.weights = weight_bits(flags.weights);
   stage.last_layer = model.config.layers;
   Needs needs;
   needs.here = model::ends_bytes(model.config, stage.weights);
@@ -75,7 +75,7 @@ int doctor_command(Arguments arguments) {
   flags.add("--listen", "HOST:PORT", listen, "where a worker of this machine is to listen");
   flags.add("--threads", "N", threads, 1, 256, "threads that are to compute (default: one a core)");
   flags.add("--context", "N", context, 1, 10'000'000, "positions of a conversation");
-  flags.add_choice("--weights", "BITS", model.weights, {"8", "4"}, "bits of a weight");
+  flags.add_choice("--weights", "BITS", model.weights, {"16", "8", "4"}, "bits of a weight");
   add_cache_flag(flags, model.cache);
   flags.add("--root", "DIR", system.root, "look at /proc and /sys of DIR, such as a container's");
   flags.add("--json", json, "one JSON object: checks, problems, warnings");

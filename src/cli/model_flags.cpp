@@ -20,6 +20,11 @@ uint32_t cores() {
   return std::clamp(std::thread::hardware_concurrency(), 1U, 256U);
 }
 
+model::WeightBits weight_bits(const std::string& weights) {
+  if (weights == "4") return model::WeightBits::k4;
+  return weights == "16" ? model::WeightBits::k16 : model::WeightBits::k8;
+}
+
 void ModelFlags::add_model(Flags& flags) {
   flags.add("-m,--model", "PATH", model,
             "folder or GGUF file (default: $TANDEM_MODEL or storyteller)");
@@ -46,7 +51,8 @@ void ModelFlags::add_all(Flags& flags) {
   add_key_flags(flags, key, identity);
   flags.add_choice("--plan", "even|auto", plan, {"even", "auto"},
                    "share layers evenly, or measure first and plan for the fastest answer");
-  flags.add_choice("--weights", "8|4", weights, {"8", "4"}, "bits of a weight (default: 8)");
+  flags.add_choice("--weights", "16|8|4", weights, {"16", "8", "4"},
+                   "bits of a weight (default: 8)");
   flags.add_choice("--kv", "16|8", kv, {"16", "8"},
                    "bits of a key's or value's channel in the KV cache (default: 16)");
   flags.add("--threads", "N", threads, 1, 256,

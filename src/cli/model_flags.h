@@ -9,12 +9,19 @@
 #include "base/result.h"
 #include "cli/observe.h"
 
+namespace tandem::model {
+enum class WeightBits : uint8_t;
+}
+
 namespace tandem::cli {
 
 class Flags;
 
 /// What --isa takes.
 std::vector<std::string> isa_names();
+
+/// What a value of --weights stands for: 16, 8 or 4, which flags have checked.
+model::WeightBits weight_bits(const std::string& weights);
 
 /// Of --experts-memory.
 inline constexpr const char* kExpertsMemoryHelp =

@@ -28,7 +28,7 @@ struct PlanFlags {
               "memory that this machine lends (default: what there is); 0: no layers");
     flags.add("--context", "N", model.context, 1, 10'000'000,
               "positions of the room (default: 4096, or what the model has)");
-    flags.add_choice("--weights", "8|4", model.weights, {"8", "4"},
+    flags.add_choice("--weights", "16|8|4", model.weights, {"16", "8", "4"},
                      "bits of a weight (default: 8)");
     flags.add_choice("--kv", "16|8", model.kv, {"16", "8"},
                      "bits of a key's or value's channel in the KV cache (default: 16)");

@@ -57,7 +57,7 @@ Result<Created> create(const RoomFlags& flags) {
             {"hidden_size", opened.config.hidden_size},
             {"context", context == 0 ? std::min<uint32_t>(most, 4096) : context},
             {"objective", flags.objective},
-            {"weights", flags.weights == "4" ? 4 : 8},
+            {"weights", static_cast<int>(weight_bits(flags.weights))},
             {"kv", flags.kv == "8" ? 8 : 16}};
   if (!flags.sources.empty()) {
     TANDEM_ASSIGN(const auto kinds, fetch::parse_sources(flags.sources));
@@ -190,7 +190,7 @@ int room_command(Arguments arguments) {
             "create: positions of a conversation (default: 4096, or what the model has)");
   flags.add_choice("--objective", "WHAT", own.objective, {"fastest", "throughput", "memory"},
                    "create: what the split of layers is best at (default: fastest)");
-  flags.add_choice("--weights", "8|4", own.weights, {"8", "4"},
+  flags.add_choice("--weights", "16|8|4", own.weights, {"16", "8", "4"},
                    "create: bits of a weight (default: 8)");
   flags.add_choice("--kv", "16|8", own.kv, {"16", "8"},
                    "create: bits of a channel of keys and values (default: 16)");

@@ -59,7 +59,8 @@ Result<Model> open_room_model(const room::Host& room, ModelFlags& flags) {
                    " of " + std::to_string(layers) + " layers); " + found->string() + " is " +
                    model.config.architecture + " of " + std::to_string(model.config.layers));
   }
-  if (room::size_of(spec, "weights") == 4) flags.weights = "4";
+  const uint64_t bits = room::size_of(spec, "weights");
+  if (bits == 4 || bits == 16) flags.weights = std::to_string(bits);
   if (room::size_of(spec, "kv") == 8) flags.kv = "8";
   const uint64_t context = room::size_of(spec, "context");
   if (context > 0 && context <= model.config.context) {

@@ -120,7 +120,7 @@ Result<model::StageOptions> own_stages(const ModelFlags& flags,
                                        std::shared_ptr<weights::PackedCache> cache) {
   model::StageOptions options;
   options.kv = flags.kv == "8" ? model::KvBits::k8 : model::KvBits::k16;
-  options.weights = flags.weights == "4" ? model::WeightBits::k4 : model::WeightBits::k8;
+  options.weights = weight_bits(flags.weights);
   options.threads = flags.host_threads();
   TANDEM_ASSIGN(options.isa, model::parse_isa(flags.isa));
   options.pool = std::make_shared<ThreadPool>(options.threads);

@@ -1,5 +1,6 @@
 // The host's part: embedding, final norm and output head.
 #include <algorithm>
+#include <array>
 
 #include "arithmetic/hidden.h"
 #include "kernels/kernels.h"
@@ -25,7 +26,9 @@ class LocalEnds final : public Ends {
       if (found != nullptr) total += found->bytes();
     }
     const TensorNames& names = config_.family->names;
-    WeightLoader loader(source, *backend_, pool, ends_format(bits), total, progress, cache);
+    TANDEM_TRY(check_weights(config_, bits));
+    const uint32_t planes = weight_planes(bits);
+    WeightLoader loader(source, *backend_, pool, ends_format(bits), planes, total, progress, cache);
     hidden_ = backend_->add_floats(config_.hidden_size);
     normed_floats_ = backend_->add_floats(config_.hidden_size);
     normed_ = backend_->add_activations(config_.hidden_size);
@@ -33,7 +36,10 @@ class LocalEnds final : public Ends {
 
     const MatrixName embedding = embedding_matrix(config_);
     loader.expect({&embedding, 1});
-    TANDEM_ASSIGN(embedding_, loader.matrix(embedding));
+    for (const MatrixName& plane : with_rests({&embedding, 1}, planes)) {
+      TANDEM_ASSIGN(auto matrix, loader.matrix(plane));
+      embedding_.push_back(std::move(matrix));
+    }
     if (config_.learned_positions) {
       TANDEM_ASSIGN(positions_,
                     loader.floats(config_.prefix + std::string(names.positions) + ".weight", 0,
@@ -41,20 +47,20 @@ class LocalEnds final : public Ends {
     }
     TANDEM_ASSIGN(norm_, loader.norm(config_.prefix + std::string(names.final_norm), config_,
                                      config_.hidden_size, config_.norm));
-    head_.out = logits_;
     if (config_.tied_embeddings) {
       // One copy serves both: rows are read back for the embedding.
-      TANDEM_ASSIGN(head_.matrix, backend_->add_matrix(std::move(embedding_)));
+      TANDEM_ASSIGN(head_, loader.factor(std::move(embedding_), logits_));
+      embedding_.clear();
     } else {
       const MatrixName head = head_matrix(config_);
       loader.expect({&head, 1});
-      TANDEM_ASSIGN(head_, loader.product(head, logits_));
+      TANDEM_ASSIGN(head_, loader.factor(head, logits_));
     }
     bytes_ = loader.bytes();
     return {};
   }
 
-  [[nodiscard]] kernels::Matrix head() const { return head_.matrix; }
+  [[nodiscard]] kernels::Matrix head() const { return head_.product.matrix; }
 
   [[nodiscard]] Result<HiddenStates> embed(std::span<const uint32_t> tokens,
                                            uint32_t position) override {
@@ -64,8 +70,13 @@ class LocalEnds final : public Ends {
     }
     HiddenStates hidden;
     hidden.resize(static_cast<uint32_t>(tokens.size()), config_.hidden_size);
-    const kernels::PackedMatrix& table =
-        config_.tied_embeddings ? backend_->matrix(head_.matrix) : embedding_;
+    std::array<const kernels::PackedMatrix*, 2> tables = {};
+    if (config_.tied_embeddings) {
+      tables[0] = &backend_->matrix(head_.product.matrix);
+      if (head_.rest) tables[1] = &backend_->matrix(head_.rest->matrix);
+    } else {
+      for (size_t i = 0; i < embedding_.size(); ++i) tables[i] = &embedding_[i];
+    }
     std::vector<int32_t> integers(config_.hidden_size);
     std::vector<float> values(config_.hidden_size);
     for (size_t t = 0; t < tokens.size(); ++t) {
@@ -73,10 +84,18 @@ class LocalEnds final : public Ends {
         return invalid("token " + std::to_string(tokens[t]) + " is outside the vocabulary of " +
                        std::to_string(config_.vocab));
       }
-      kernels::load_row(table, tokens[t], integers);
-      const float scale = table.row_scales[tokens[t]];
+      kernels::load_row(*tables[0], tokens[t], integers);
+      const float scale = tables[0]->row_scales[tokens[t]];
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = static_cast<float>(integers[i]) * scale;
+      }
+      if (tables[1] != nullptr) {
+        kernels::load_row(*tables[1], tokens[t], integers);
+        const float finer = tables[1]->row_scales[tokens[t]];
+        for (size_t i = 0; i < values.size(); ++i) {
+          const float rest = static_cast<float>(integers[i]) * finer;
+          values[i] += rest;
+        }
       }
       if (config_.embedding_scale != 1) {
         for (float& value : values) value *= config_.embedding_scale;
@@ -102,7 +121,7 @@ class LocalEnds final : public Ends {
     if (count == 0) return {};
     TANDEM_TRY(load(hidden, first, count));
     backend_->norm(hidden_, norm_, normed_);
-    backend_->matmul(normed_, {&head_, 1});
+    multiply(normed_, {&head_}, *backend_);
     if (config_.logit_scale != 1) backend_->scale(logits_, config_.logit_scale);
     backend_->read(logits_, 0, count, logits);
     return backend_->finish();
@@ -146,10 +165,10 @@ class LocalEnds final : public Ends {
 
   ModelConfig config_;
   std::unique_ptr<kernels::Backend> backend_;
-  kernels::PackedMatrix embedding_;  // empty if tied
-  std::vector<float> positions_;     // [context, hidden_size]
+  std::vector<kernels::PackedMatrix> embedding_;  // each plane; empty if tied
+  std::vector<float> positions_;                  // [context, hidden_size]
   kernels::Norm norm_;
-  kernels::Product head_;
+  Factor head_;
   kernels::Floats hidden_;
   kernels::Floats normed_floats_;
   kernels::Activations normed_;

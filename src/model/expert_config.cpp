@@ -138,8 +138,10 @@ void resolve_experts(ModelConfig& config, const std::function<bool(std::string_v
   const std::string experts = base + std::string(rules.experts);
   const std::string renamed = base + "mlp.experts.";
   if (rules.input_major) {
-    const bool blocks = has(experts + "gate_up_proj_blocks");
-    moe.layout = blocks ? ExpertLayout::kMxfp4 : ExpertLayout::kInputMajor;
+    moe.layout = has(experts + "gate_up_proj_blocks") ? ExpertLayout::kMxfp4
+                 : has(experts + "0." + std::string(rules.gate) + ".weight")
+                     ? ExpertLayout::kSeparate  // as GGUF files have them
+                     : ExpertLayout::kInputMajor;
   } else if (has(experts + "gate_up_proj")) {
     moe.layout = ExpertLayout::kFused;
   } else if (experts != renamed && has(renamed + "gate_up_proj")) {

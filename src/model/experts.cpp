@@ -224,10 +224,8 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
     TANDEM_ASSIGN(bias, loader.floats(place.router() + ".bias", 0, config.moe.experts));
     bias.resize(config.moe.experts + (config.moe.shared_width != 0 ? 1U : 0U));
   }
-  TANDEM_ASSIGN(const auto router,
+  TANDEM_ASSIGN(block.router,
                 loader.fine(names.router, std::move(bias), {buffers.router, buffers.router_rest}));
-  block.router = router[0];
-  block.rest = router[1];
   TANDEM_ASSIGN(auto experts, loader.units(names.experts, expert_format(config, loader.bits()),
                                            config.moe.layout != ExpertLayout::kSeparate));
   for (auto& matrices : experts) {
@@ -250,9 +248,7 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
 
 void run_experts(const ModelConfig& config, const ExpertBlock& block, const LayerBuffers& buffers,
                  kernels::Backend& backend) {
-  const std::array products = {block.router, block.rest};
-  backend.matmul(buffers.normed, products);
-  backend.add(buffers.router, buffers.router_rest);
+  multiply(buffers.normed, {&block.router}, backend);
   kernels::ExpertsStep step;
   step.experts = block.experts;
   step.chosen = config.moe.chosen;

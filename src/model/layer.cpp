@@ -33,8 +33,7 @@ void leave_half(const ModelConfig& config, std::string_view name, const kernels:
 void attention_half(const ModelConfig& config, const Layer& layer, const LayerBuffers& buffers,
                     const PassState& state, Backend& backend) {
   enter_half(config.family->names.attention_norm, layer.attention_norm, buffers, backend);
-  const std::array products = {layer.query, layer.key, layer.value};
-  backend.matmul(buffers.normed, products);
+  multiply(buffers.normed, {&layer.query, &layer.key, &layer.value}, backend);
   if (config.qk_norm == QueryKeyNorm::kProjection) {
     backend.norm_floats(buffers.query, layer.query_norm, buffers.query);
     backend.norm_floats(buffers.key, layer.key_norm, buffers.key);
@@ -61,20 +60,19 @@ void attention_half(const ModelConfig& config, const Layer& layer, const LayerBu
   step.gated = config.gated_attention;
   step.gate = buffers.query;
   backend.attention(buffers.heads, *state.cache, step, buffers.attended);
-  backend.matmul(buffers.attended, {&layer.output, 1});
+  multiply(buffers.attended, {&layer.output}, backend);
   leave_half(config, config.family->names.attention_post, layer.attention_post, buffers, backend);
 }
 
 void delta_half(const Layer& layer, const LayerBuffers& buffers, const PassState& state,
                 Backend& backend) {
   backend.norm(buffers.hidden, layer.attention_norm, buffers.normed);
-  const std::array products = {layer.mixed, layer.delta_gate, layer.rate, layer.decay};
-  backend.matmul(buffers.normed, products);
+  multiply(buffers.normed, {&layer.mixed, &layer.delta_gate, &layer.rate, &layer.decay}, backend);
   kernels::DeltaStep step = layer.delta;
   step.layer = state.cache_layer;
   backend.delta_net(step, *state.recurrent, buffers.delta_out);
   backend.gated_norm(buffers.delta_out, layer.delta_norm, buffers.delta_gate, buffers.recalled);
-  backend.matmul(buffers.recalled, {&layer.output, 1});
+  multiply(buffers.recalled, {&layer.output}, backend);
   backend.add(buffers.hidden, buffers.delta);
 }
 
@@ -87,28 +85,38 @@ void mlp_half(const ModelConfig& config, const Layer& layer, const LayerBuffers&
     return;
   }
   switch (config.mlp) {
-    case MlpKind::kGatedSilu: {
-      const std::array products = {layer.gate, layer.up};
-      backend.matmul(buffers.normed, products);
+    case MlpKind::kGatedSilu:
+      multiply(buffers.normed, {&layer.gate, &layer.up}, backend);
       backend.gated_silu(buffers.gate, buffers.up, buffers.inner);
       break;
-    }
     case MlpKind::kGelu:
-      backend.matmul(buffers.normed, {&layer.up, 1});
+      multiply(buffers.normed, {&layer.up}, backend);
       backend.gelu(buffers.up, buffers.inner);
       break;
-    case MlpKind::kGatedGelu: {
-      const std::array products = {layer.gate, layer.up};
-      backend.matmul(buffers.normed, products);
+    case MlpKind::kGatedGelu:
+      multiply(buffers.normed, {&layer.gate, &layer.up}, backend);
       backend.gated_gelu(buffers.gate, buffers.up, buffers.inner);
       break;
-    }
   }
-  backend.matmul(buffers.inner, {&layer.down, 1});
+  multiply(buffers.inner, {&layer.down}, backend);
   leave_half(config, config.family->names.mlp_post, layer.mlp_post, buffers, backend);
 }
 
 }  // namespace
+
+void multiply(kernels::Activations in, std::initializer_list<const Factor*> factors,
+              Backend& backend) {
+  std::array<kernels::Product, 2 * kMostFactors> products;
+  size_t count = 0;
+  for (const Factor* factor : factors) {
+    products[count++] = factor->product;
+    if (factor->rest) products[count++] = *factor->rest;
+  }
+  backend.matmul(in, std::span(products).first(count));
+  for (const Factor* factor : factors) {
+    if (factor->rest) backend.add(factor->product.out, factor->rest->out);
+  }
+}
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer) {
   const Family& family = *config.family;
@@ -212,16 +220,16 @@ namespace {
 
 Status load_attention(const ModelConfig& config, const LayerNames& names,
                       const LayerBuffers& buffers, WeightLoader& loader, Layer& layer) {
-  TANDEM_ASSIGN(layer.query, loader.product(names.query, buffers.query));
-  TANDEM_ASSIGN(layer.key, loader.product(names.key, buffers.key));
-  TANDEM_ASSIGN(layer.value, loader.product(names.value, buffers.value));
+  TANDEM_ASSIGN(layer.query, loader.factor(names.query, buffers.query));
+  TANDEM_ASSIGN(layer.key, loader.factor(names.key, buffers.key));
+  TANDEM_ASSIGN(layer.value, loader.factor(names.value, buffers.value));
   if (config.qk_norm != QueryKeyNorm::kNone) {
     TANDEM_ASSIGN(layer.query_norm,
                   loader.norm(names.query_norm, config, config.query_norm_size(), NormKind::kRms));
     TANDEM_ASSIGN(layer.key_norm,
                   loader.norm(names.key_norm, config, config.key_norm_size(), NormKind::kRms));
   }
-  TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  TANDEM_ASSIGN(layer.output, loader.factor(names.output, buffers.delta));
   if (!names.sinks.empty()) {
     TANDEM_ASSIGN(auto sinks, loader.floats(names.sinks, 0, config.heads));
     layer.sinks = loader.backend().add_vector(std::move(sinks));
@@ -232,10 +240,10 @@ Status load_attention(const ModelConfig& config, const LayerNames& names,
 Status load_delta(const ModelConfig& config, const LayerNames& names, const LayerBuffers& buffers,
                   WeightLoader& loader, Layer& layer) {
   const kernels::DeltaShape& shape = config.delta;
-  TANDEM_ASSIGN(layer.mixed, loader.product(names.mixed, buffers.mixed));
-  TANDEM_ASSIGN(layer.delta_gate, loader.product(names.delta_gate, buffers.delta_gate));
-  TANDEM_ASSIGN(layer.rate, loader.product(names.rate, buffers.rate));
-  TANDEM_ASSIGN(layer.decay, loader.product(names.decay, buffers.decay));
+  TANDEM_ASSIGN(layer.mixed, loader.factor(names.mixed, buffers.mixed));
+  TANDEM_ASSIGN(layer.delta_gate, loader.factor(names.delta_gate, buffers.delta_gate));
+  TANDEM_ASSIGN(layer.rate, loader.factor(names.rate, buffers.rate));
+  TANDEM_ASSIGN(layer.decay, loader.factor(names.decay, buffers.decay));
   layer.delta.mixed = buffers.mixed;
   layer.delta.rate = buffers.rate;
   layer.delta.decay = buffers.decay;
@@ -269,7 +277,7 @@ Status load_delta(const ModelConfig& config, const LayerNames& names, const Laye
   plain.norm_plus_one = false;
   TANDEM_ASSIGN(layer.delta_norm,
                 loader.norm(names.delta_norm, plain, shape.value_dim, NormKind::kRms));
-  TANDEM_ASSIGN(layer.output, loader.product(names.output, buffers.delta));
+  TANDEM_ASSIGN(layer.output, loader.factor(names.output, buffers.delta));
   return {};
 }
 
@@ -302,10 +310,10 @@ Result<Layer> load_layer(const ModelConfig& config, uint32_t index, const LayerB
     return layer;
   }
   if (config.gated()) {
-    TANDEM_ASSIGN(layer.gate, loader.product(names.gate, buffers.gate));
+    TANDEM_ASSIGN(layer.gate, loader.factor(names.gate, buffers.gate));
   }
-  TANDEM_ASSIGN(layer.up, loader.product(names.up, buffers.up));
-  TANDEM_ASSIGN(layer.down, loader.product(names.down, buffers.delta));
+  TANDEM_ASSIGN(layer.up, loader.factor(names.up, buffers.up));
+  TANDEM_ASSIGN(layer.down, loader.factor(names.down, buffers.delta));
   TANDEM_TRY(norm(names.mlp_post, layer.mlp_post));
   return layer;
 }

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +48,20 @@ struct LayerNames {
 /// 6 for the ends, which are read for every token and suffer most from fewer.
 kernels::WeightFormat layer_format(WeightBits bits);
 kernels::WeightFormat ends_format(WeightBits bits);
+/// How many matrices of that format stand for one: 2 for 16 bits (MatrixPart::rest), else 1.
+uint32_t weight_planes(WeightBits bits);
+/// The same with each matrix's rest after it, where there are two planes.
+std::vector<MatrixName> with_rests(std::span<const MatrixName> names, uint32_t planes);
+
+/// A matrix to multiply with: a product, and that of what it leaves out, which is added to it.
+struct Factor {
+  kernels::Product product;
+  std::optional<kernels::Product> rest;
+};
+inline constexpr size_t kMostFactors = 4;
+/// What the products of all factors with `in` are, in the outputs of their first ones.
+void multiply(kernels::Activations in, std::initializer_list<const Factor*> factors,
+              kernels::Backend& backend);
 
 LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 
@@ -53,7 +69,7 @@ LayerNames layer_names(const ModelConfig& config, uint32_t layer);
 struct ExpertBlock {
   /// Logits of the experts, and of the shared one's gate: the product of the router's weights in 8
   /// bits, and that of what these leave out.
-  kernels::Product router, rest;
+  Factor router;
   std::vector<kernels::Expert> experts;  ///< empty: the layer has an MLP
   std::optional<kernels::Expert> shared;
 };
@@ -64,14 +80,14 @@ inline uint32_t cached_ways(const ModelConfig& config) {
 
 /// One layer's weights in a backend.
 struct Layer {
-  kernels::Product query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
+  Factor query, key, value, output, gate, up, down;  ///< out: buffers of LayerBuffers
   kernels::Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post, mlp_post;
   uint32_t window = 0;
   LayerRope rope = LayerRope::kGlobal;
   std::optional<kernels::Vector> sinks;
   ExpertBlock moe;
   LayerKind kind = LayerKind::kAttention;
-  kernels::Product mixed, delta_gate, rate, decay;
+  Factor mixed, delta_gate, rate, decay;
   kernels::Norm delta_norm;
   kernels::DeltaStep delta;  ///< but for the layer's place in the state
 };
@@ -112,24 +128,28 @@ class WeightLoader {
  public:
   /// `total` bytes of source tensors are announced to `progress`. `cache` may be null.
   WeightLoader(weights::TensorSource& source, kernels::Backend& backend, ThreadPool& pool,
-               kernels::WeightFormat format, uint64_t total,
+               kernels::WeightFormat format, uint32_t planes, uint64_t total,
                std::function<bool(uint64_t, uint64_t)> progress, weights::PackedStore* cache)
       : source_(source),
         backend_(backend),
         pool_(pool),
         format_(format),
+        planes_(planes),
         total_(total),
         progress_(std::move(progress)),
         cache_(cache) {}
 
   /// Experts are to stay in the cache's files.
   void leave_experts_on_disk() { on_disk_ = true; }
-  /// Announces that exactly these matrices come next, in this order: they are one entry of the
-  /// cache.
+  /// Announces that exactly these matrices come next, in this order and with their rests: they are
+  /// one entry of the cache.
   void expect(std::span<const MatrixName> names);
 
-  /// Loads a matrix, and its bias if it has one, as a product with its output in `out`.
-  Result<kernels::Product> product(const MatrixName& name, kernels::Floats out);
+  /// Loads a matrix, its rest if there are two planes, and its bias if it has one, with the output
+  /// in `out`.
+  Result<Factor> factor(const MatrixName& name, kernels::Floats out);
+  /// The same of a matrix's planes, which are given to the backend.
+  Result<Factor> factor(std::vector<kernels::PackedMatrix> planes, kernels::Floats out);
   /// Quantizes a matrix without giving it to the backend.
   Result<kernels::PackedMatrix> matrix(const MatrixName& name);
   /// Matrices that are entries of the cache of their own, in the order of `units`: what the cache
@@ -139,12 +159,10 @@ class WeightLoader {
   /// no cache, kIo if it can't keep them.
   Result<std::vector<std::vector<kernels::PackedMatrix>>> units(
       std::span<const std::vector<MatrixName>> units, kernels::WeightFormat format, bool by_role);
-  /// The weights [rows of all tensors together, columns] of small matrices as two products whose
-  /// sum is nearly that of the stored weights: they in 8 bits a row, and what that leaves out
-  /// likewise. The first one has `bias`, if it is not empty.
-  Result<std::array<kernels::Product, 2>> fine(std::span<const MatrixName> names,
-                                               std::vector<float> bias,
-                                               const std::array<kernels::Floats, 2>& outs);
+  /// The weights [rows of all tensors together, columns] of small matrices in two planes of 8 bits
+  /// a row, whatever the format of the others. Outputs are `outs`; `bias` may be empty.
+  Result<Factor> fine(std::span<const MatrixName> names, std::vector<float> bias,
+                      const std::array<kernels::Floats, 2>& outs);
   [[nodiscard]] kernels::Backend& backend() { return backend_; }
   [[nodiscard]] WeightBits bits() const {
     return format_ == kernels::WeightFormat::k8 ? WeightBits::k8 : WeightBits::k4;
@@ -180,6 +198,7 @@ class WeightLoader {
   kernels::Backend& backend_;
   ThreadPool& pool_;
   kernels::WeightFormat format_;
+  uint32_t planes_;
   uint64_t total_;
   uint64_t done_ = 0;
   uint64_t bytes_ = 0;
@@ -193,6 +212,7 @@ class WeightLoader {
   std::vector<kernels::PackedMatrix> made_;
   std::optional<weights::TensorData> last_;
   bool on_disk_ = false;
+  std::map<uint32_t, kernels::Floats> rest_outs_;  // by what they are added to
 };
 
 Result<Layer> load_layer(const ModelConfig& config, uint32_t layer, const LayerBuffers& buffers,

@@ -34,8 +34,8 @@ class LocalStage final : public Stage {
       if (found != nullptr) total += found->bytes();
     }
     buffers_ = make_buffers(config_, *backend_);
-    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights), total, progress,
-                        options_.cache.get());
+    WeightLoader loader(source, *backend_, pool, layer_format(options_.weights),
+                        weight_planes(options_.weights), total, progress, options_.cache.get());
     if (options_.experts_memory) {
       loader.leave_experts_on_disk();
       backend_->limit_experts(*options_.experts_memory);
@@ -58,18 +58,18 @@ class LocalStage final : public Stage {
   void label_parts(kernels::ProfiledBackend& backend) const {
     for (const Layer& layer : layers_) {
       if (layer.kind == LayerKind::kDeltaNet) {
-        backend.label(layer.mixed.matrix, "delta in");
+        backend.label(layer.mixed.product.matrix, "delta in");
       } else {
-        backend.label(layer.query.matrix, "q, k, v");
+        backend.label(layer.query.product.matrix, "q, k, v");
       }
-      backend.label(layer.output.matrix, "o");
+      backend.label(layer.output.product.matrix, "o");
       if (!layer.moe.experts.empty()) {
-        backend.label(layer.moe.router.matrix, "router");
+        backend.label(layer.moe.router.product.matrix, "router");
         continue;
       }
       const bool gated = config_.gated();
-      backend.label(gated ? layer.gate.matrix : layer.up.matrix, gated ? "gate, up" : "up");
-      backend.label(layer.down.matrix, "down");
+      backend.label((gated ? layer.gate : layer.up).product.matrix, gated ? "gate, up" : "up");
+      backend.label(layer.down.product.matrix, "down");
     }
   }
 
@@ -280,6 +280,7 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                    std::to_string(options.last_layer) + " are not a range of the model's " +
                    std::to_string(config.layers));
   }
+  TANDEM_TRY(check_weights(config, options.weights));
   StageOptions own = options;
   if (own.pool == nullptr) own.pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), own.pool));

@@ -31,11 +31,34 @@ uint64_t norm_bytes(NormKind kind, uint64_t n) {
 }  // namespace
 
 kernels::WeightFormat layer_format(WeightBits bits) {
-  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k4;
+  return bits == WeightBits::k4 ? kernels::WeightFormat::k4 : kernels::WeightFormat::k8;
 }
 
 kernels::WeightFormat ends_format(WeightBits bits) {
-  return bits == WeightBits::k8 ? kernels::WeightFormat::k8 : kernels::WeightFormat::k6;
+  return bits == WeightBits::k4 ? kernels::WeightFormat::k6 : kernels::WeightFormat::k8;
+}
+
+uint32_t weight_planes(WeightBits bits) {
+  return bits == WeightBits::k16 ? 2 : 1;
+}
+
+std::vector<MatrixName> with_rests(std::span<const MatrixName> names, uint32_t planes) {
+  std::vector<MatrixName> all;
+  all.reserve(names.size() * planes);
+  for (const MatrixName& name : names) {
+    all.push_back(name);
+    if (planes == 1) continue;
+    all.push_back(name);
+    all.back().part.rest = true;
+    all.back().has_bias = false;
+  }
+  return all;
+}
+
+Status check_weights(const ModelConfig& config, WeightBits bits) {
+  if (bits != WeightBits::k16 || config.moe.experts == 0) return {};
+  return Error{ErrorKind::kUnsupported,
+               "weights of 16 bits are not there for mixtures of experts; take 8 or 4"};
 }
 
 std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first, uint32_t last) {
@@ -127,7 +150,8 @@ uint64_t stage_bytes(const ModelConfig& config, const StageOptions& options) {
          {&names.query, &names.key, &names.value, &names.output, &names.gate, &names.up,
           &names.down, &names.mixed, &names.delta_gate, &names.rate, &names.decay}) {
       if (name->tensor.empty()) continue;
-      bytes += kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
+      bytes += weight_planes(options.weights) *
+               kernels::PackedMatrix::bytes_for(layer_format(options.weights), name->part.rows,
                                                 name->part.columns);
       if (name->has_bias) bytes += uint64_t{name->part.rows} * sizeof(float);
     }
@@ -215,7 +239,7 @@ uint64_t state_bytes(const ModelConfig& config, uint32_t first_layer, uint32_t l
 uint64_t ends_bytes(const ModelConfig& config, WeightBits bits) {
   uint64_t bytes =
       kernels::PackedMatrix::bytes_for(ends_format(bits), config.vocab, config.hidden_size) *
-      (config.tied_embeddings ? 1 : 2);
+      weight_planes(bits) * (config.tied_embeddings ? 1 : 2);
   if (config.learned_positions)
     bytes += uint64_t{config.context} * config.hidden_size * sizeof(float);
   return bytes + norm_bytes(config.norm, config.hidden_size);

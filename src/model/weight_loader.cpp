@@ -51,6 +51,7 @@ std::vector<Digest> unit_keys(const weights::TensorSource& source, kernels::Weig
       writer->write(name.part.columns);
       if (name.part.row_step != 1) writer->write(name.part.row_step);
       if (name.part.stacked) writer->write(name.part.slab);
+      if (name.part.rest) writer->text("rest");
     }
   }
   std::vector<Digest> keys;
@@ -98,18 +99,19 @@ uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
       if (size != 0) break;
     }
   };
+  const uint32_t planes = weight_planes(bits);
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
-    add(layer_format(bits), layer_matrices(config, layer));
+    add(layer_format(bits), with_rests(layer_matrices(config, layer), planes));
     if (!config.has_experts(layer)) continue;
     const ExpertTensors tensors = expert_tensors(config, layer);
     for (const auto& expert : tensors.experts) add(expert_format(config, bits), expert);
     if (!tensors.shared.empty()) add(layer_format(bits), tensors.shared);
   }
   const MatrixName embedding = embedding_matrix(config);
-  add(ends_format(bits), {&embedding, 1});
+  add(ends_format(bits), with_rests({&embedding, 1}, planes));
   if (!config.tied_embeddings) {
     const MatrixName head = head_matrix(config);
-    add(ends_format(bits), {&head, 1});
+    add(ends_format(bits), with_rests({&head, 1}, planes));
   }
   return bytes;
 }
@@ -150,14 +152,16 @@ Status WeightLoader::advance(uint64_t bytes) {
   return {};
 }
 
-void WeightLoader::expect(std::span<const MatrixName> names) {
+void WeightLoader::expect(std::span<const MatrixName> matrices) {
   found_.clear();
   made_.clear();
   expected_ = 0;
   if (cache_ == nullptr) return;
+  const std::vector<MatrixName> names = with_rests(matrices, planes_);
   const std::vector<Digest> keys = unit_keys(source_, format_, names);
   if (keys.empty()) return;
   std::vector<weights::PackedShape> shapes;
+  shapes.reserve(names.size());
   for (const MatrixName& name : names) {
     shapes.push_back({format_, name.part.rows, name.part.columns});
   }
@@ -194,7 +198,8 @@ Result<kernels::PackedMatrix> WeightLoader::matrix(const MatrixName& name) {
   if (auto kept = from_cache()) {
     bytes_ += kept->bytes();
     const weights::TensorInfo* info = source_.find(tensor_name);
-    TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
+    const bool counts = info != nullptr && !name.part.rest;
+    TANDEM_TRY(advance(counts ? weights::bytes_of(info->dtype, weights) : 0));
     return std::move(*kept);
   }
   TANDEM_ASSIGN(auto packed, quantized(name, format_));
@@ -219,8 +224,8 @@ Result<kernels::PackedMatrix> WeightLoader::quantized(const MatrixName& name,
                 shared ? tensor(name.weight()) : source_.read(name.weight()));
   TANDEM_ASSIGN(auto packed, weights::quantize_matrix(data, name.part, format, pool_));
   bytes_ += packed.bytes();
-  TANDEM_TRY(
-      advance(weights::bytes_of(data.info.dtype, uint64_t{name.part.rows} * name.part.columns)));
+  const uint64_t weights = name.part.rest ? 0 : uint64_t{name.part.rows} * name.part.columns;
+  TANDEM_TRY(advance(weights::bytes_of(data.info.dtype, weights)));
   return packed;
 }
 
@@ -326,9 +331,8 @@ Result<std::vector<float>> WeightLoader::floats(const std::string& tensor, uint6
   return values;
 }
 
-Result<std::array<Product, 2>> WeightLoader::fine(std::span<const MatrixName> names,
-                                                  std::vector<float> bias,
-                                                  const std::array<kernels::Floats, 2>& outs) {
+Result<Factor> WeightLoader::fine(std::span<const MatrixName> names, std::vector<float> bias,
+                                  const std::array<kernels::Floats, 2>& outs) {
   const uint32_t columns = names.front().part.columns;
   auto values = std::make_shared<std::vector<float>>();
   for (const MatrixName& name : names) {
@@ -364,20 +368,40 @@ Result<std::array<Product, 2>> WeightLoader::fine(std::span<const MatrixName> na
     products[0].has_bias = true;
     products[0].bias = backend_.add_vector(std::move(bias));
   }
-  return products;
+  return Factor{products[0], products[1]};
 }
 
-Result<Product> WeightLoader::product(const MatrixName& name, kernels::Floats out) {
-  Product product;
-  product.out = out;
-  TANDEM_ASSIGN(auto packed, matrix(name));
-  TANDEM_ASSIGN(product.matrix, backend_.add_matrix(std::move(packed)));
+Result<Factor> WeightLoader::factor(std::vector<kernels::PackedMatrix> planes,
+                                    kernels::Floats out) {
+  Factor factor;
+  factor.product.out = out;
+  const uint32_t rows = planes.front().rows;
+  TANDEM_ASSIGN(factor.product.matrix, backend_.add_matrix(std::move(planes.front())));
+  if (planes.size() == 1) return factor;
+  auto rest_out = rest_outs_.find(out.id);
+  if (rest_out == rest_outs_.end()) {
+    rest_out = rest_outs_.emplace(out.id, backend_.add_floats(rows)).first;
+  }
+  factor.rest.emplace();
+  factor.rest->out = rest_out->second;
+  TANDEM_ASSIGN(factor.rest->matrix, backend_.add_matrix(std::move(planes.back())));
+  return factor;
+}
+
+Result<Factor> WeightLoader::factor(const MatrixName& name, kernels::Floats out) {
+  std::vector<kernels::PackedMatrix> planes;
+  planes.reserve(planes_);
+  for (const MatrixName& plane : with_rests({&name, 1}, planes_)) {
+    TANDEM_ASSIGN(auto packed, matrix(plane));
+    planes.push_back(std::move(packed));
+  }
+  TANDEM_ASSIGN(Factor factor, this->factor(std::move(planes), out));
   if (name.has_bias) {
     TANDEM_ASSIGN(auto bias, floats(name.tensor + ".bias", name.part.first_row, name.part.rows));
-    product.has_bias = true;
-    product.bias = backend_.add_vector(std::move(bias));
+    factor.product.has_bias = true;
+    factor.product.bias = backend_.add_vector(std::move(bias));
   }
-  return product;
+  return factor;
 }
 
 Result<kernels::Norm> WeightLoader::norm(const std::string& name, const ModelConfig& config,

@@ -81,7 +81,7 @@ TANDEM_EXPORT(tandem_hash_finish)(Sha256* hash, uint8_t* digest)->void {
 }
 
 /// An engine for the model of a config.json, on `threads` threads: the caller's and as many helpers
-/// as have joined and are free. `weight_bits` is 8 or 4, `isa` "best", "simd128" or "scalar".
+/// as have joined and are free. `weight_bits` is 16, 8 or 4, `isa` "best", "simd128" or "scalar".
 /// Writes its handle to `engine`.
 TANDEM_EXPORT(tandem_engine_new)
 (const char* config, uint32_t config_length, uint32_t threads, uint32_t weight_bits,
@@ -89,8 +89,9 @@ TANDEM_EXPORT(tandem_engine_new)
     ->uint32_t {
   Engine::Options options;
   options.threads = threads;
-  if (weight_bits != 8 && weight_bits != 4) {
-    return failed(tandem::invalid("weights of " + std::to_string(weight_bits) + " bits: 8 or 4"));
+  if (!tandem::model::is_weight_bits(weight_bits)) {
+    return failed(
+        tandem::invalid("weights of " + std::to_string(weight_bits) + " bits: 16, 8 or 4"));
   }
   options.weights = static_cast<tandem::model::WeightBits>(weight_bits);
   const auto set = tandem::model::parse_isa({isa, isa_length});

@@ -1,5 +1,6 @@
 #include "weights/gguf_families.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -234,6 +235,21 @@ constexpr auto kGptOss =
                {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
            }});
 
+// Where experts are not MXFP4 (weights of another type would lose by what holds these exactly).
+constexpr auto kGptOssOther =
+    joined(kNorms, kAttention,
+           std::array<GgufTensorRow, 9>{{
+               {"attn_sinks.weight", "self_attn.sinks"},
+               {"post_attention_norm", "post_attention_layernorm"},
+               {"ffn_gate_inp", "mlp.router"},
+               {"ffn_gate_exps.weight", "mlp.experts.%.gate_proj.weight", Change::kExperts},
+               {"ffn_up_exps.weight", "mlp.experts.%.up_proj.weight", Change::kExperts},
+               {"ffn_down_exps.weight", "mlp.experts.%.down_proj.weight", Change::kExperts},
+               {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias", Change::kPairedExperts},
+               {"ffn_up_exps.bias", "mlp.experts.gate_up_proj_bias", Change::kPairedExperts},
+               {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+           }});
+
 constexpr std::array<GgufTensorRow, 6> kGpt2{{
     {"attn_norm", "ln_1"},
     {"attn_qkv", "attn.c_attn", Change::kTransposed},
@@ -449,6 +465,13 @@ constexpr std::array kFamilies{
                .finish = finish_qwen35},
 };
 
+constexpr GgufFamily kGptOssOtherExperts{.gguf = "gpt-oss",
+                                         .architecture = "GptOssForCausalLM",
+                                         .keys = kGptOssKeys,
+                                         .globals = kGlobals,
+                                         .tensors = kGptOssOther,
+                                         .finish = finish_gpt_oss};
+
 const GgufFamily* find_family(std::string_view architecture) {
   for (const GgufFamily& family : kFamilies) {
     if (family.architecture == architecture) return &family;
@@ -467,6 +490,12 @@ Result<const GgufFamily*> find_gguf_family(const GgufHeader& header) {
     TANDEM_ASSIGN(const auto window,
                   header.integer("llama.attention.sliding_window", 0, UINT32_MAX));
     if (window.value_or(0) != 0) return find_family("MistralForCausalLM");
+  }
+  if (given == "gpt-oss") {
+    const auto other = [](const GgufTensor& tensor) {
+      return tensor.name.ends_with("_exps.weight") && tensor.dtype != DType::kMxfp4;
+    };
+    if (std::ranges::any_of(header.tensors, other)) return &kGptOssOtherExperts;
   }
   std::string known;
   for (const GgufFamily& family : kFamilies) {

@@ -55,7 +55,8 @@ struct GgufFamily {
 };
 
 /// The description of a file's architecture. A file of "llama" with experts is Mixtral, one with a
-/// sliding window Mistral. Error: kUnsupported, names the architecture and those that are known.
+/// sliding window Mistral; of gpt-oss it counts whether experts are MXFP4. Error: kUnsupported,
+/// names the architecture and those that are known.
 Result<const GgufFamily*> find_gguf_family(const GgufHeader& header);
 
 }  // namespace tandem::weights

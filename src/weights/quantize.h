@@ -42,6 +42,9 @@ struct MatrixPart {
   /// The tensor has three dimensions: the part is of its `slab`-th matrix.
   bool stacked = false;
   uint32_t slab = 0;
+  /// Instead of the part what quantize_row8() leaves of each of its rows: w - scale * q, two
+  /// binary32 operations. 8 bits only.
+  bool rest = false;
 };
 inline constexpr uint32_t kMostRowStep = 2;
 

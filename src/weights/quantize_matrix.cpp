@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -55,6 +56,7 @@ class TileWork {
     } else {
       read(first, count);
     }
+    if (part_.rest) keep_rest();
     const TileShape shape{matrix_.format, part_.columns, count, grids_};
     return quantizer_(shape, scratch_, matrix_.data.data() + index * matrix_.tile_bytes(),
                       matrix_.row_scales.data() + size_t{first});
@@ -68,6 +70,28 @@ class TileWork {
         dtype,
         tensor_.bytes.subspan(bytes_of(dtype, base_ + element), bytes_of(dtype, values.size())),
         values);
+  }
+
+  // Takes quantize_row8()'s weights from all rows of the tile; what is not finite stays so.
+  void keep_rest() {
+    std::array<float, kernels::kTileRows> scales = {};
+    for (uint32_t k = 0; k < part_.columns; ++k) {
+      const float* weights = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
+      for (uint32_t r = 0; r < kernels::kTileRows; ++r) {
+        scales[r] = std::max(scales[r], std::fabs(weights[r]));
+      }
+    }
+    for (float& scale : scales) scale = std::max(scale / 127.0F, arithmetic::kMinRowScale);
+    // The sum's last place is 1: nearest integers, ties to even.
+    constexpr float kShift = 12582912.0F;
+    for (uint32_t k = 0; k < part_.columns; ++k) {
+      float* weights = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
+      for (uint32_t r = 0; r < kernels::kTileRows; ++r) {
+        const float q = std::min(127.0F, std::max(-127.0F, weights[r] / scales[r]));
+        const float kept = ((q + kShift) - kShift) * scales[r];
+        weights[r] -= kept;
+      }
+    }
   }
 
   void read(uint32_t first, uint32_t count) {
@@ -172,6 +196,9 @@ Result<kernels::PackedMatrix> quantize_matrix(const TensorData& tensor, const Ma
       part.row_step == 0 || part.row_step > kMostRowStep) {
     return invalid("tensor " + info.name + ": its shape does not hold " + std::to_string(last + 1) +
                    " rows of " + std::to_string(part.columns));
+  }
+  if (part.rest && format != kernels::WeightFormat::k8) {
+    return invalid("tensor " + info.name + ": only weights of 8 bits have a rest");
   }
   const uint64_t base = part.slab * info.shape[across] * info.shape[along];
   if (part.columns > arithmetic::kMaxRow) {

@@ -168,9 +168,9 @@ Result<Load> Load::decode(std::span<const std::byte> bytes) {
   load.origin = printable(reader.text(kMaxOrigin));
   if (!reader.finished()) return malformed("load");
   load.manifest.assign(manifest.begin(), manifest.end());
-  if (load.weight_bits != 8 && load.weight_bits != 4) {
+  if (load.weight_bits != 8 && load.weight_bits != 4 && load.weight_bits != 16) {
     return invalid("load message asks for weights of " + std::to_string(load.weight_bits) +
-                   " bits, expected 8 or 4");
+                   " bits, expected 16, 8 or 4");
   }
   if (load.kv_bits != 16 && load.kv_bits != 8) {
     return invalid("load message asks for keys and values of " + std::to_string(load.kv_bits) +

@@ -70,7 +70,7 @@ struct Load {
   Digest model_hash{};
   uint32_t first_layer = 0;
   uint32_t last_layer = 0;  ///< one past the last
-  uint8_t weight_bits = 8;  ///< 8 or 4
+  uint8_t weight_bits = 8;  ///< 16, 8 or 4
   uint8_t kv_bits = 16;     ///< 16 or 8
   uint32_t context = 0;     ///< positions that each sequence may grow to
   uint32_t sequences = 1;   ///< 1 to 64

@@ -65,8 +65,8 @@ class Cache : public testing::Test {
   const fs::path folder_;
 };
 
-TEST_F(Cache, GivesTheSameLogitsAtBothWidths) {
-  for (const char* bits : {"8", "4"}) {
+TEST_F(Cache, GivesTheSameLogitsAtAllWidths) {
+  for (const char* bits : {"8", "4", "16"}) {
     const std::string wanted = logits({"--cache", "off", "--weights", bits}).out;
     const size_t before = entries().size();
     EXPECT_EQ(logits({"--weights", bits}).out, wanted);
@@ -78,7 +78,7 @@ TEST_F(Cache, GivesTheSameLogitsAtBothWidths) {
     EXPECT_EQ(logits({"--weights", bits, "--isa", "scalar"}).out, wanted);
     EXPECT_EQ(logits({"--weights", bits, "--threads", "1"}).out, wanted);
   }
-  EXPECT_EQ(entries().size(), 26U);
+  EXPECT_EQ(entries().size(), 39U);
 }
 
 TEST_F(Cache, ADamagedEntryIsSaidAndMadeAgain) {

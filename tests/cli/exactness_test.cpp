@@ -78,7 +78,7 @@ TEST_P(Exactness, TwoToFiveProcessesGiveTheSameLogits) {
   EXPECT_EQ(hash({"--local", "1", "--split", "0"}), whole);
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, Exactness, testing::Values("8", "4"),
+INSTANTIATE_TEST_SUITE_P(Weights, Exactness, testing::Values("8", "4", "16"),
                          [](const auto& bits) { return std::string("Bits") + bits.param; });
 
 TEST(Exactness, TheHashIsThatOfTheLogitsInTheFile) {

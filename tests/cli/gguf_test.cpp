@@ -43,7 +43,7 @@ TEST(Gguf, ModelsSaysWhatItHoldsAndWhatQuantizingItCosts) {
   EXPECT_GT(all["relative_error_4"].get<double>(), all["relative_error_8"].get<double>());
   const auto folder =
       nlohmann::json::parse(tandem_ok({"models", source("tests/data/gguf"), "--json"}));
-  EXPECT_EQ(folder["models"].size(), 4U);
+  EXPECT_EQ(folder["models"].size(), 5U);
 }
 
 TEST(Gguf, QualityCountsExpertsHoweverTheyAreStored) {

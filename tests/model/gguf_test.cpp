@@ -1,6 +1,7 @@
 // A model from a GGUF file is the model that the file was made from.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -11,17 +12,13 @@
 namespace tandem::model {
 namespace {
 
-TEST(Gguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
-  const std::string path = TANDEM_SOURCE_DIR "/tests/data/gguf/llama-tied-bf16.gguf";
-  auto checkpoint = weights::Checkpoint::open(path);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  const auto config = parse_config((*checkpoint)->config_json());
-  ASSERT_TRUE(config.ok()) << config.error().message;
-  Files files{std::move(*checkpoint), *config};
-  resolve_prefix(files.config, [&](std::string_view tensor) {
-    return files.checkpoint->find(tensor) != nullptr;
-  });
-  auto golden = weights::SafetensorsFile::open(oracle_folder() / "llama-tied/golden.safetensors");
+class Gguf : public testing::TestWithParam<const char*> {};
+
+TEST_P(Gguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
+  const std::string model_name = GetParam();
+  Files files = open_path(TANDEM_SOURCE_DIR "/tests/data/gguf/" + model_name + "-bf16.gguf");
+  auto golden =
+      weights::SafetensorsFile::open(oracle_folder() / (model_name + "/golden.safetensors"));
   ASSERT_TRUE(golden.ok());
   const auto raw = (*golden)->read_raw(*(*golden)->find("tokens"));
   ASSERT_TRUE(raw.ok());
@@ -34,7 +31,7 @@ TEST(Gguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
   int bits = 0;
   size_t compared = 0;
   while (list >> name >> bits >> wanted) {
-    if (name != "llama-tied") continue;
+    if (name != model_name) continue;
     StageOptions options = with(2, Isa::kBest);
     options.weights = static_cast<WeightBits>(bits);
     Loaded model = load(files, options);
@@ -45,6 +42,13 @@ TEST(Gguf, GivesTheLogitsOfTheModelItWasMadeFrom) {
   }
   EXPECT_EQ(compared, 2U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, Gguf, testing::Values("llama-tied", "gpt_oss"),
+                         [](const auto& model) {
+                           std::string id = model.param;
+                           std::replace(id.begin(), id.end(), '-', '_');
+                           return id;
+                         });
 
 }  // namespace
 }  // namespace tandem::model

@@ -135,7 +135,16 @@ PlainModel::Rows PlainModel::attention(PlainWeights& weights, uint32_t layer, co
     return fused ? product(weights, name(layer, "self_attn.qkv_proj"), x, first, rows, all, false)
                  : product(weights, name(layer, own), x, 0, rows, rows, attention_bias);
   };
-  Rows queries = project("self_attn.q_proj", 0, q_rows);
+  Rows queries = project("self_attn.q_proj", 0, gated ? 2 * q_rows : q_rows);
+  Rows gates(x.size(), std::vector<double>(gated ? q_rows : 0));
+  for (size_t t = 0; gated && t < x.size(); ++t) {  // each head: a query, then its gate
+    std::vector<double> own(q_rows);
+    for (size_t i = 0; i < q_rows; ++i) {
+      own[i] = queries[t][i / dim * 2 * dim + i % dim];
+      gates[t][i] = queries[t][(i / dim * 2 + 1) * dim + i % dim];
+    }
+    queries[t] = own;
+  }
   Rows keys = project("self_attn.k_proj", q_rows, kv_rows);
   const Rows values = project("self_attn.v_proj", q_rows + kv_rows, kv_rows);
   if (qk_norm != QkNorm::kNone) {
@@ -167,27 +176,30 @@ PlainModel::Rows PlainModel::attention(PlainWeights& weights, uint32_t layer, co
         }
       }
     }
+    for (size_t i = 0; i < gates[t].size(); ++i) out[i] /= 1 + std::exp(-gates[t][i]);
   }
   return product(weights, name(layer, "self_attn.o_proj"), attended, 0, hidden, hidden,
-                 attention_bias);
+                 attention_bias && output_bias);
 }
 
-PlainModel::Rows PlainModel::mlp(PlainWeights& weights, uint32_t layer, const Rows& x) const {
-  const std::string both = name(layer, "mlp.gate_up_proj");
-  Rows gate = fused ? product(weights, both, x, 0, inner, 2 * inner, false)
-                    : product(weights, name(layer, "mlp.gate_proj"), x, 0, inner, inner, mlp_bias);
-  const Rows up = fused
-                      ? product(weights, both, x, inner, inner, 2 * inner, false)
-                      : product(weights, name(layer, "mlp.up_proj"), x, 0, inner, inner, mlp_bias);
+PlainModel::Rows PlainModel::mlp(PlainWeights& weights, const std::string& base, uint32_t width,
+                                 const Rows& x) const {
+  const bool one = fused && experts.count == 0;
+  const auto half = [&](const std::string& own, uint32_t first) {
+    return one ? product(weights, base + "gate_up_proj", x, first, width, 2 * width, false)
+               : product(weights, base + own, x, 0, width, width, mlp_bias);
+  };
+  Rows gate = half(experts.gate, 0);
+  const Rows up = half(experts.up, width);
   for (size_t t = 0; t < gate.size(); ++t) {
-    for (size_t i = 0; i < inner; ++i) {
+    for (size_t i = 0; i < width; ++i) {
       const double g = gate[t][i];
       const double cubic = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
       const double active = gelu ? 0.5 * g * (1 + std::tanh(cubic)) : g / (1 + std::exp(-g));
       gate[t][i] = active * up[t][i];
     }
   }
-  return product(weights, name(layer, "mlp.down_proj"), gate, 0, hidden, hidden, mlp_bias);
+  return product(weights, base + experts.down, gate, 0, hidden, hidden, mlp_bias);
 }
 
 std::vector<double> PlainModel::run(PlainWeights& weights,
@@ -207,10 +219,16 @@ std::vector<double> PlainModel::run(PlainWeights& weights,
     }
   };
   for (uint32_t layer = 0; layer < layers; ++layer) {
-    half(layer, "input_layernorm", "post_attention_layernorm",
-         [&](const Rows& in) { return attention(weights, layer, in); });
+    half(layer, "input_layernorm", "post_attention_layernorm", [&](const Rows& in) {
+      const bool delta_layer = !recurrent.empty() && recurrent[layer];
+      return delta_layer ? delta_net(weights, layer, in) : attention(weights, layer, in);
+    });
     half(layer, norms == Norms::kBoth ? "pre_feedforward_layernorm" : "post_attention_layernorm",
-         "post_feedforward_layernorm", [&](const Rows& in) { return mlp(weights, layer, in); });
+         "post_feedforward_layernorm", [&](const Rows& in) {
+           const bool mixed = experts.count != 0 && (!experts.every_other || layer % 2 == 1);
+           return mixed ? mixture(weights, layer, in)
+                        : mlp(weights, name(layer, "mlp."), inner, in);
+         });
   }
   const Rows out = product(weights, tied ? prefix + "embed_tokens" : head,
                            normed(weights, prefix + "norm", x, hidden), 0, vocab, vocab, false);

@@ -46,6 +46,21 @@ struct PlainRope {
   double factor = 1;        ///< multiplies cosine and sine
 };
 
+/// A mixture of experts in place of each layer's MLP.
+struct PlainExperts {
+  uint32_t count = 0;  ///< 0: there is none
+  uint32_t chosen = 0, width = 0;
+  uint32_t shared = 0;       ///< width of the one that every token uses, or 0
+  bool normalize = true;     ///< weights of the chosen ones sum to one
+  bool every_other = false;  ///< layers 1, 3, … only; the others have an MLP
+  std::string base = "mlp.", gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
+/// Gated delta nets in place of some layers' attention.
+struct PlainDelta {
+  uint32_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, kernel = 0;
+};
+
 struct PlainModel {
   enum class Norms { kBefore, kAfter, kBoth };  ///< Llama's, OLMo 2's, Gemma 3's
   enum class QkNorm { kNone, kHead, kWhole };
@@ -58,6 +73,11 @@ struct PlainModel {
   QkNorm qk_norm = QkNorm::kNone;
   bool plus_one = false, fused = false, tied = false, gelu = false;
   bool attention_bias = false, mlp_bias = false;
+  bool output_bias = true;  ///< with attention_bias: of the output projection too
+  bool gated = false;       ///< queries bring a gate of each channel
+  PlainExperts experts;
+  PlainDelta delta;
+  std::vector<bool> recurrent;  ///< which layers are delta nets; empty: none
   double embedding = 1, residual = 1, logits = 1, scale = 0.25;
   uint32_t far_from = 1U << 30;
   std::vector<const PlainRope*> rope;  ///< one a layer; null: none
@@ -70,7 +90,9 @@ struct PlainModel {
  private:
   using Rows = std::vector<std::vector<double>>;
   Rows attention(PlainWeights& weights, uint32_t layer, const Rows& x) const;
-  Rows mlp(PlainWeights& weights, uint32_t layer, const Rows& x) const;
+  Rows mlp(PlainWeights& weights, const std::string& base, uint32_t width, const Rows& x) const;
+  Rows mixture(PlainWeights& weights, uint32_t layer, const Rows& x) const;
+  Rows delta_net(PlainWeights& weights, uint32_t layer, const Rows& x) const;
   Rows product(PlainWeights& weights, const std::string& name, const Rows& x, uint32_t first,
                uint32_t rows, uint32_t all_rows, bool bias) const;
   Rows normed(PlainWeights& weights, const std::string& name, const Rows& x, uint32_t n) const;

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <string>
 
+#include "model/state_stretch.h"
 #include "model/support.h"
 
 namespace tandem::model {
@@ -235,6 +238,42 @@ TEST(Stage, ThreadsThatShareThePositionsOfAKvHeadGiveTheSameBits) {
     }
     if (threads == 1) wanted = got;
     EXPECT_EQ(got, wanted) << threads << " threads";
+  }
+}
+
+/// Memory of this process that no file stands behind, in bytes.
+uint64_t own_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
+TEST(Stage, AContextOf100000TakesWhatItWasSaidToTake) {
+  constexpr uint32_t kPositions = 100'000;
+  for (const KvBits bits : {KvBits::k16, KvBits::k8}) {
+    Files files = open("llama");
+    files.config.context = 131'072;
+    StageOptions options = with(1, Isa::kBest);
+    options.kv = bits;
+    Loaded model = load(files, options);
+    auto sequence = model.stage->new_sequence();
+    const auto tokens = test_tokens(files.config, 32);
+    (void)model.last_logits(*sequence, std::span(tokens).first(31));
+    const uint64_t said = kv_bytes(files.config, 0, files.config.layers, kPositions, bits);
+    const auto written = sequence->write();
+    ASSERT_TRUE(written.ok());
+    const auto longer = stretch_state(*written, files.config, kPositions - 1);
+    ASSERT_TRUE(longer.ok()) << longer.error().message;
+    [[maybe_unused]] const uint64_t before = own_memory();
+    ASSERT_TRUE(sequence->read(*longer).ok());
+    (void)model.last_logits(*sequence, std::span(tokens).last(1));
+    ASSERT_EQ(sequence->length(), kPositions);
+    EXPECT_EQ(sequence->bytes(), said);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LT(own_memory(), before + said + said / 10);
+#endif
   }
 }
 

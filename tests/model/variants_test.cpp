@@ -186,6 +186,155 @@ Variant granite() {
   return v;
 }
 
+// Of the families that the reference models show in one shape each.
+Variant llama() {
+  Variant v;
+  v.name = "LlamaBiases";
+  v.config = config("LlamaForCausalLM", R"(
+      "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 20, "hidden_size": 72,
+      "attention_bias": true, "mlp_bias": true, "rope_theta": 500.0, "rms_norm_eps": 1e-5)");
+  PlainModel& p = v.plain;
+  p.heads = 6;
+  p.kv_heads = 3;
+  p.dim = 20;
+  p.hidden = 72;
+  p.eps = 1e-5;
+  p.attention_bias = p.mlp_bias = true;
+  p.scale = 1 / std::sqrt(20.0);
+  v.ropes = {{plain_frequencies(500, 20), {}}};
+  return v;
+}
+
+Variant mistral() {
+  Variant v;
+  v.name = "MistralNarrowWindow";
+  v.config = config("MistralForCausalLM", R"(
+      "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 24, "sliding_window": 3,
+      "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": true)");
+  PlainModel& p = v.plain;
+  p.heads = 5;
+  p.kv_heads = 1;
+  p.dim = 24;
+  p.eps = 1e-5;
+  p.tied = true;
+  p.scale = 1 / std::sqrt(24.0);
+  v.ropes = {{plain_frequencies(10000, 24), {}}};
+  v.window.assign(4, 3);
+  return v;
+}
+
+Variant qwen2() {
+  Variant v;
+  v.name = "Qwen2Untied";
+  v.config = config("Qwen2ForCausalLM", R"(
+      "num_attention_heads": 8, "num_key_value_heads": 8, "rope_theta": 1000000.0,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "use_sliding_window": true,
+      "sliding_window": 6, "max_window_layers": 1)");
+  PlainModel& p = v.plain;
+  p.heads = p.kv_heads = 8;
+  p.dim = 8;
+  p.attention_bias = true;
+  p.output_bias = false;
+  p.scale = 1 / std::sqrt(8.0);
+  v.ropes = {{plain_frequencies(1e6, 8), {}}};
+  v.window = {0, 6, 6, 6};
+  return v;
+}
+
+Variant qwen3() {
+  Variant v;
+  v.name = "Qwen3TiedWide";
+  v.config = config("Qwen3ForCausalLM", R"(
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "rope_theta": 1000000.0,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": true)");
+  PlainModel& p = v.plain;
+  p.heads = 2;
+  p.kv_heads = 1;
+  p.dim = 64;
+  p.qk_norm = PlainModel::QkNorm::kHead;
+  p.tied = true;
+  p.scale = 1 / 8.0;
+  v.ropes = {{plain_frequencies(1e6, 64), {}}};
+  return v;
+}
+
+Variant qwen3_moe(const char* name, bool normalize) {
+  Variant v;
+  v.name = name;
+  v.config = config(
+      "Qwen3MoeForCausalLM",
+      R"("num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 7,
+      "num_experts_per_tok": 3, "moe_intermediate_size": 40, "rope_theta": 1000000.0,
+      "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "decoder_sparse_step": )" +
+          std::string(normalize ? R"(1, "norm_topk_prob": true)"
+                                : R"(2, "norm_topk_prob": false)"));
+  PlainModel& p = v.plain;
+  p.qk_norm = PlainModel::QkNorm::kHead;
+  p.experts.count = 7;
+  p.experts.chosen = 3;
+  p.experts.width = 40;
+  p.experts.normalize = normalize;
+  p.experts.every_other = !normalize;
+  v.ropes = {{plain_frequencies(1e6, 16), {}}};
+  return v;
+}
+
+Variant mixtral() {
+  Variant v;
+  v.name = "MixtralOfThree";
+  v.config = config("MixtralForCausalLM", R"(
+      "num_attention_heads": 4, "num_key_value_heads": 1, "num_local_experts": 3,
+      "num_experts_per_tok": 1, "rope_theta": 1000000.0, "rms_norm_eps": 1e-5,
+      "sliding_window": 11, "tie_word_embeddings": false)");
+  PlainModel& p = v.plain;
+  p.kv_heads = 1;
+  p.eps = 1e-5;
+  p.experts.count = 3;
+  p.experts.chosen = 1;
+  p.experts.width = 96;
+  p.experts.base = "block_sparse_moe.";
+  p.experts.gate = "w1";
+  p.experts.up = "w3";
+  p.experts.down = "w2";
+  v.ropes = {{plain_frequencies(1e6, 16), {}}};
+  v.window.assign(4, 11);
+  return v;
+}
+
+Variant hybrid(const char* name, bool experts) {
+  Variant v;
+  v.name = name;
+  const std::string more =
+      experts ? R"("num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                   "shared_expert_intermediate_size": 40,)"
+              : "";
+  v.config = config(experts ? "Qwen3_5MoeForCausalLM" : "Qwen3_5ForCausalLM", more + R"(
+      "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 24,
+      "linear_conv_kernel_dim": 3, "linear_key_head_dim": 16, "linear_value_head_dim": 32,
+      "linear_num_key_heads": 2, "linear_num_value_heads": 6, "rms_norm_eps": 1e-6,
+      "hidden_act": "silu", "tie_word_embeddings": false,
+      "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+      "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                          "partial_rotary_factor": 0.5})");
+  PlainModel& p = v.plain;
+  p.heads = 3;
+  p.kv_heads = 1;
+  p.dim = 24;
+  p.qk_norm = PlainModel::QkNorm::kHead;
+  p.plus_one = p.gated = true;
+  p.delta = {2, 6, 16, 32, 3};
+  p.recurrent = {true, false, true, false};
+  p.scale = 1 / std::sqrt(24.0);
+  if (experts) {
+    p.experts.count = 5;
+    p.experts.chosen = 2;
+    p.experts.width = 24;
+    p.experts.shared = 40;
+  }
+  v.ropes = {{plain_frequencies(10000, 12), {}}};
+  return v;
+}
+
 // Root mean square and maximum of the differences, in standard deviations of `wanted`.
 std::pair<double, double> error(const std::vector<double>& wanted, const std::vector<double>& had) {
   double mean = 0;
@@ -219,8 +368,9 @@ TEST_P(Variants, LogitsAreWithinTheContractsErrorOfAPlainPass) {
   const auto [rms, most] = error(wanted, {whole.begin(), whole.end()});
   printf("%s: rms %.4f %%, maximum %.4f %% of the standard deviation\n", variant.name.c_str(),
          100 * rms, 100 * most);
-  EXPECT_LT(rms, 0.002);
-  EXPECT_LT(most, 0.025);
+  const bool sensitive = config->moe.experts != 0 || config->recurrent_layers(0, 4) != 0;
+  EXPECT_LT(rms, sensitive ? 0.004 : 0.002);
+  EXPECT_LT(most, sensitive ? 0.03 : 0.025);
 
   // The same bits whatever computes them, however the passes are cut, and after a rollback.
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kBest}) {
@@ -235,18 +385,22 @@ TEST_P(Variants, LogitsAreWithinTheContractsErrorOfAPlainPass) {
         logits.insert(logits.end(), part.begin(), part.end());
       }
       EXPECT_TRUE(logits == whole) << name(isa) << ", passes of " << width;
-      ASSERT_TRUE(sequence->rollback(11).ok());
-      const auto again = other.logits(*sequence, std::span(tokens).subspan(11));
+      const uint32_t kept = std::max(11U, sequence->floor());
+      ASSERT_TRUE(sequence->rollback(kept).ok());
+      const auto again = other.logits(*sequence, std::span(tokens).subspan(kept));
       EXPECT_TRUE(std::equal(again.begin(), again.end(),
-                             whole.begin() + static_cast<std::ptrdiff_t>(11 * config->vocab)));
+                             whole.begin() + static_cast<std::ptrdiff_t>(kept * config->vocab)));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Variants,
-                         testing::Values(gemma_old(), gemma_wrapped(), phi("PhiShort", 256),
-                                         phi("PhiLong", 16), olmo(), smollm(), granite()),
-                         [](const auto& variant) { return variant.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Families, Variants,
+    testing::Values(gemma_old(), gemma_wrapped(), phi("PhiShort", 256), phi("PhiLong", 16), olmo(),
+                    smollm(), granite(), llama(), mistral(), qwen2(), qwen3(),
+                    qwen3_moe("Qwen3MoeOfSeven", true), qwen3_moe("Qwen3MoeSparse", false),
+                    mixtral(), hybrid("HybridOddHeads", false), hybrid("HybridOfFive", true)),
+    [](const auto& variant) { return variant.param.name; });
 
 // The reference models' settings.
 std::vector<Variant> reference_models() {
@@ -302,6 +456,45 @@ TEST(PlainModel, GivesTransformersAnswersForTheReferenceModels) {
     const auto [rms, most] = error({wanted.begin(), wanted.end()}, had);
     EXPECT_LT(rms, 1e-5);
     EXPECT_LT(most, 1e-4);
+  }
+}
+
+// Blocks of 5 bits with scales and minimums of their own are on no grid of a row: 8 bits move them,
+// 16 bits don't.
+TEST(WeightsOf16Bits, LeaveTheErrorOfActivationsAlone) {
+  const Variant variant = reference_models().front();
+  Files files = open_path(TANDEM_SOURCE_DIR "/tests/data/gguf/gemma3-q5_1.gguf");
+  const auto tokens = test_tokens(files.config, 48);
+  PlainWeights weights(files.checkpoint.get());
+  const std::vector<double> wanted = variant.model().run(weights, tokens);
+  for (const WeightBits bits : {WeightBits::k8, WeightBits::k16}) {
+    StageOptions options = with(2, Isa::kBest);
+    options.weights = bits;
+    Loaded model = load(files, options);
+    const auto logits = model.logits(*model.stage->new_sequence(), tokens);
+    ASSERT_EQ(logits.size(), wanted.size());
+    const auto [rms, most] = error(wanted, {logits.begin(), logits.end()});
+    printf("%d bits: rms %.4f %%, maximum %.4f %%\n", static_cast<int>(bits), 100 * rms,
+           100 * most);
+    if (bits == WeightBits::k8) {
+      EXPECT_GT(rms, 0.005);
+      continue;
+    }
+    EXPECT_LT(rms, 0.002);
+    EXPECT_LT(most, 0.025);
+    for (const Isa isa : {Isa::kScalar, Isa::kAvx2}) {
+      if (!available(isa)) continue;
+      options.isa = isa;
+      Loaded other = load(files, options);
+      auto sequence = other.stage->new_sequence();
+      std::vector<float> all;
+      for (size_t begin = 0; begin < tokens.size(); begin += 7) {
+        const size_t count = std::min<size_t>(7, tokens.size() - begin);
+        const auto part = other.logits(*sequence, std::span(tokens).subspan(begin, count));
+        all.insert(all.end(), part.begin(), part.end());
+      }
+      EXPECT_TRUE(all == logits) << name(isa);
+    }
   }
 }
 

@@ -220,6 +220,35 @@ TEST(Quantize, AMatrixIsItsRowsWhateverTheThreadsAndTheSlabs) {
   }
 }
 
+TEST(Quantize, ARestIsWhatTheFirstPlaneLeaves) {
+  const Stored tensor(330, 1000, 5);
+  std::vector<float> row(1000);
+  std::vector<int8_t> quants(1000);
+  const MatrixPart part{false, 10, 310, 1000};
+  MatrixPart rest = part;
+  rest.rest = true;
+  auto expected = kernels::make_packed(WeightFormat::k8, part.rows, part.columns);
+  std::vector<float> scales(part.rows);
+  for (uint32_t r = 0; r < part.rows; ++r) {
+    ASSERT_TRUE(widen(DType::kBF16, tensor.data.bytes.subspan((10 + r) * 2000UL, 2000), row).ok());
+    scales[r] = quantize_row8(row, quants);
+    for (uint32_t k = 0; k < part.columns; ++k) {
+      const float kept = static_cast<float>(quants[k]) * scales[r];
+      row[k] -= kept;
+    }
+    const float scale = quantize_row8(row, quants);
+    EXPECT_LT(scale, std::max(scales[r] / 200.0F, arithmetic::kMinRowScale * 1.5F)) << "row " << r;
+    kernels::store_row8(expected, r, quants, scale);
+  }
+  for (const uint32_t threads : {1U, 3U}) {
+    ThreadPool pool(threads);
+    const auto found = quantize_matrix(tensor.data, rest, WeightFormat::k8, pool);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_EQ(hash_of(*found), hash_of(expected));
+    EXPECT_FALSE(quantize_matrix(tensor.data, rest, WeightFormat::k4, pool).ok());
+  }
+}
+
 // Root of the mean square of what a matrix is off by, relative to the tensor's.
 double relative_error(const kernels::PackedMatrix& matrix, std::span<const float> values) {
   std::vector<int32_t> integers(matrix.columns);
