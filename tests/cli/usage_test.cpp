@@ -52,7 +52,7 @@ TEST(WrongUse, EndsWith2AndTheReason) {
       {{"run", "--temperature", "nan", "Hi"}, "temperature is nan"},
       {{"run", "--temperature", "warm", "Hi"}, "--temperature"},
       {{"run", "--top-p", "2", "Hi"}, "top_p is 2; expected 0 to 1"},
-      {{"run", "--weights", "5", "Hi"}, "--weights is '5'; expected one of 8, 4"},
+      {{"run", "--weights", "5", "Hi"}, "--weights is '5'; expected one of 16, 8, 4"},
       {{"run", "--isa", "sse", "Hi"},
        "--isa is 'sse'; expected one of best, scalar, avx2, avx512, "
        "neon, dotprod, i8mm"},
