@@ -83,12 +83,12 @@ class TileWork {
     }
     for (float& scale : scales) scale = std::max(scale / 127.0F, arithmetic::kMinRowScale);
     // The sum's last place is 1: nearest integers, ties to even.
-    constexpr float kShift = 12582912.0F;
+    constexpr float kNearest = 12582912.0F;
     for (uint32_t k = 0; k < part_.columns; ++k) {
       float* weights = scratch_.weights.data() + size_t{k} * kernels::kTileRows;
       for (uint32_t r = 0; r < kernels::kTileRows; ++r) {
         const float q = std::min(127.0F, std::max(-127.0F, weights[r] / scales[r]));
-        const float kept = ((q + kShift) - kShift) * scales[r];
+        const float kept = ((q + kNearest) - kNearest) * scales[r];
         weights[r] -= kept;
       }
     }
