@@ -153,7 +153,10 @@ void Sharing::see(const Json& room) {
   const std::lock_guard lock(mutex_);
   members_ = std::move(members);
   allowed_ = room_sources(spec);
-  bits_ = size_of(spec, "weights") == 4 ? 4 : 8;
+  const uint64_t bits = size_of(spec, "weights");
+  bits_ = bits <= 255 && model::is_weight_bits(static_cast<uint32_t>(bits))
+              ? static_cast<uint8_t>(bits)
+              : uint8_t{8};
   if (recent_ == Digest{} && !parse_hex(text_of(spec, "model_hash"), recent_)) recent_ = {};
 }
 
