@@ -67,6 +67,16 @@ std::optional<Caller> CallerCache::find(const std::string& token_hash) const {
   return found->second.caller;
 }
 
+bool CallerCache::was_good(const std::string& token_hash) const {
+  const std::lock_guard lock(mutex_);
+  return entries_.contains(token_hash);
+}
+
+void CallerCache::drop(const std::string& token_hash) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(token_hash);
+}
+
 uint64_t CallerCache::generation() const {
   const std::lock_guard lock(mutex_);
   return generation_;
@@ -82,15 +92,15 @@ void CallerCache::put(const std::string& token_hash, const Caller& caller, uint6
 void CallerCache::forget(const std::string& id) {
   const std::lock_guard lock(mutex_);
   ++generation_;
-  std::erase_if(entries_, [&](const auto& entry) {
-    return entry.second.caller.device == id || entry.second.caller.member == id;
-  });
+  for (auto& [hash, entry] : entries_) {
+    if (entry.caller.device == id || entry.caller.member == id) entry.until = 0;
+  }
 }
 
 void CallerCache::clear() {
   const std::lock_guard lock(mutex_);
   ++generation_;
-  entries_.clear();
+  for (auto& [hash, entry] : entries_) entry.until = 0;
 }
 
 Core::Core(HubOptions given)
@@ -246,7 +256,11 @@ Result<std::optional<Caller>> find_caller(Core& core, const std::string& authori
     return {};
   });
   if (!looked.ok()) return looked.error();
-  if (caller.has_value()) core.callers.put(hash, *caller, generation);
+  if (caller.has_value()) {
+    core.callers.put(hash, *caller, generation);
+  } else {
+    core.callers.drop(hash);
+  }
   return caller;
 }
 

@@ -43,17 +43,23 @@ struct Caller {              // NOLINT(bugprone-exception-escape): of the JSON l
 };
 
 /// Callers of tokens that were looked up less than ten minutes ago. A change at any hub makes all
-/// of them forget whom it concerns. Thread-safe.
+/// of them forget what is known of whom it concerns. Thread-safe.
 class CallerCache {
  public:
   [[nodiscard]] std::optional<Caller> find(const std::string& token_hash) const;
+  /// Whether the token was good when it was last looked up, however long ago: it may be looked up
+  /// again while strangers of the same address have used up what these may ask.
+  [[nodiscard]] bool was_good(const std::string& token_hash) const;
   /// Keeps what was looked up since `generation`, unless somebody was forgotten meanwhile: the
   /// store may have been read before that change.
   void put(const std::string& token_hash, const Caller& caller, uint64_t generation);
+  /// The store knows no such token any more.
+  void drop(const std::string& token_hash);
   /// Changes with each forget() and clear().
   [[nodiscard]] uint64_t generation() const;
-  /// Forgets a device's or member's tokens.
+  /// Has a device's or member's tokens looked up again.
   void forget(const std::string& id);
+  /// The same of all.
   void clear();
 
  private:

@@ -197,7 +197,10 @@ struct Hub::State final : App {
   }
   bool knows(const Request& request) override {
     if (core.callers.find(hash_of(request)).has_value()) return true;
-    if (request.authorization.empty() || core.strangers.take(request.address) > 0) return false;
+    if (request.authorization.empty()) return false;
+    if (!core.callers.was_good(hash_of(request)) && core.strangers.take(request.address) > 0) {
+      return false;
+    }
     const auto caller = find_caller(core, request.authorization);
     return caller.ok() && caller->has_value();
   }
@@ -237,7 +240,7 @@ std::string Hub::State::hash_of(const Request& request) {
 Response Hub::State::run(const Request& request, Who who, Response (*handler)(Call&)) {
   Call call{core, request, nullptr, {}};
   // Who is known costs the store nothing; all others of an address share what it may ask.
-  const bool known = who != Who::kAnyone && core.callers.find(hash_of(request)).has_value();
+  const bool known = who != Who::kAnyone && core.callers.was_good(hash_of(request));
   if (!known) {
     const int64_t wait = core.strangers.wait(request.address);
     if (wait > 0) return too_many("too many requests without a token from this address", wait);
