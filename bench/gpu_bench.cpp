@@ -286,7 +286,7 @@ Result<bool> bench_webgpu(bool tune, double reference) {
       for (const uint32_t rows : {1U, 2U, 4U}) {
         for (const uint32_t batch : {1U, 2U, 4U}) {
           if (rows * batch > 8) continue;
-          for (const uint32_t lanes : {16U, 32U, 64U}) {
+          for (const uint32_t lanes : {8U, 16U, 32U, 64U}) {
             cuts.push_back({lanes, rows, lanes == 64 ? 128U : 64U, batch});
           }
         }

@@ -9,42 +9,64 @@
 @group(0) @binding(8) var<storage, read> group_sums: array<u32>;  // [token][group], 16 bits each:
                                                                   // of the high and low plane
 
+// A group of each row, and its multipliers.
+struct Group {
+  words: array<vec4u, kRows>,
+  pairs: array<u32, kRows>,
+}
+
+fn load_group(g: u32, base: array<u32, kRows>) -> Group {
+  var group: Group;
+  for (var r = 0u; r < kRows; r++) {
+    group.words[r] = weights[base[r] + g];
+    group.pairs[r] = multipliers[(base[r] + g) / 2u] >> (((base[r] + g) & 1u) * 16u);
+  }
+  return group;
+}
+
+// Adds group `g` of each row for every token.
+fn add_group(g: u32, group: Group, sums: ptr<function, Sums>) {
+  for (var t = 0u; t < kTokens; t++) {
+    let token = min(parameters.first_token + t, parameters.tokens - 1u);
+    let high = token * 2u * parameters.words + g * 2u;
+    let low = high + parameters.words;
+    let h0 = planes[high];
+    let h1 = planes[high + 1u];
+    let l0 = planes[low];
+    let l1 = planes[low + 1u];
+    let s = bitcast<i32>(group_sums[token * (parameters.words / 2u) + g]);
+    let x = vec2i((s << 16u) >> 16u, s >> 16u);
+    for (var r = 0u; r < kRows; r++) {
+      let quants = group.words[r];
+      let pair = group.pairs[r];
+      let even = quants & vec4u(0x0f0f0f0fu);
+      let odd = (quants >> vec4u(4u)) & vec4u(0x0f0f0f0fu);
+      let scale = i32(pair & 0xffu);
+      let minimum = i32((pair >> 5u) & 0x7f8u);  // eight times it
+      let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
+      (*sums)[r * kTokens + t] += scale * q - minimum * x;
+    }
+  }
+}
+
 fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
   let groups = parameters.words / 2u;
-  for (var first = lane; first < groups; first += kLanes * kBatch) {
-    var w: array<vec4u, kRows * kBatch>;
-    var m: array<u32, kRows * kBatch>;
+  var base: array<u32, kRows>;
+  for (var r = 0u; r < kRows; r++) {
+    base[r] = min(row + r, parameters.rows - 1u) * groups;
+  }
+  var first = lane;
+  // Whole batches, whose groups need not be looked at one by one.
+  for (; first + (kBatch - 1u) * kLanes < groups; first += kLanes * kBatch) {
+    var batch: array<Group, kBatch>;
     for (var b = 0u; b < kBatch; b++) {
-      let g = min(first + b * kLanes, groups - 1u);
-      for (var r = 0u; r < kRows; r++) {
-        let index = min(row + r, parameters.rows - 1u) * groups + g;
-        w[b * kRows + r] = weights[index];
-        m[b * kRows + r] = multipliers[index / 2u] >> ((index & 1u) * 16u);
-      }
+      batch[b] = load_group(first + b * kLanes, base);
     }
     for (var b = 0u; b < kBatch; b++) {
-      let g = first + b * kLanes;
-      if (g < groups) {
-        for (var t = 0u; t < kTokens; t++) {
-          let token = min(parameters.first_token + t, parameters.tokens - 1u);
-          let high = token * 2u * parameters.words + g * 2u;
-          let low = high + parameters.words;
-          let h0 = planes[high];
-          let h1 = planes[high + 1u];
-          let l0 = planes[low];
-          let l1 = planes[low + 1u];
-          let s = bitcast<i32>(group_sums[token * groups + g]);
-          let x = vec2i((s << 16u) >> 16u, s >> 16u);
-          for (var r = 0u; r < kRows; r++) {
-            let even = w[b * kRows + r] & vec4u(0x0f0f0f0fu);
-            let odd = (w[b * kRows + r] >> vec4u(4u)) & vec4u(0x0f0f0f0fu);
-            let scale = i32(m[b * kRows + r] & 0xffu);
-            let minimum = i32((m[b * kRows + r] >> 8u) & 0xffu) * 8i;
-            let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
-            (*sums)[r * kTokens + t] += scale * q - minimum * x;
-          }
-        }
-      }
+      add_group(first + b * kLanes, batch[b], sums);
     }
+  }
+  for (; first < groups; first += kLanes) {
+    add_group(first, load_group(first, base), sums);
   }
 }

@@ -22,6 +22,8 @@ const char* dot_file(WeightFormat format) {
 
 // With fewer, more lanes to a row keep a large GPU's memory busy.
 constexpr uint32_t kManyRows = 8192;
+// So many that four to a lane still keep all of it busy; activations are then read half as often.
+constexpr uint32_t kVeryManyRows = 32768;
 
 }  // namespace
 
@@ -31,6 +33,9 @@ MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
   if (rows >= kManyRows) {
     shape = eight ? MatmulShape{.lanes = 32, .rows = 4, .threads = 64, .batch = 2}
                   : MatmulShape{.lanes = 16, .rows = 2, .threads = 64, .batch = 4};
+    if (format == WeightFormat::k4 && rows >= kVeryManyRows) {
+      shape = {.lanes = 16, .rows = 4, .threads = 64, .batch = 2};
+    }
   }
   const uint32_t pieces = columns / (eight ? 16 : 32);
   while (shape.lanes > 1 && shape.lanes > pieces) shape.lanes /= 2;
