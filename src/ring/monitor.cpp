@@ -341,8 +341,13 @@ void Monitor::judge_speed(Watched& watched) {
   watched.singles_us = pong.single_us;
   // Those from before this watch began may be of other times.
   if (first) return;
-  if (passes >= kPaceOfPasses && (watched.best_us == 0 || mean < watched.best_us)) {
-    watched.best_us = std::max<uint64_t>(mean, 1);
+  // A large model takes more than a pong's interval for as many passes.
+  watched.pace_passes += passes;
+  watched.pace_us += mean * passes;
+  if (watched.pace_passes >= kPaceOfPasses) {
+    const uint64_t pace = std::max<uint64_t>(watched.pace_us / watched.pace_passes, 1);
+    if (watched.best_us == 0 || pace < watched.best_us) watched.best_us = pace;
+    watched.pace_passes = watched.pace_us = 0;
   }
   const bool slow =
       watched.best_us != 0 && mean > kLeastSlowUs && mean / kSlowFactor > watched.best_us;

@@ -78,12 +78,14 @@ class Monitor {
     wire::Clock::time_point heard;
     uint64_t pongs = 0;
     bool spare = false;
-    bool gone = false;        ///< a spare that is not watched any more
-    bool silent = false;      ///< that was told
-    uint32_t excused_ms = 0;  ///< of the pass under way: what it did not run for
-    uint64_t singles = 0;     ///< passes of one token that were judged
-    uint64_t singles_us = 0;  ///< what these took
-    uint64_t best_us = 0;     ///< least mean of them between two pongs
+    bool gone = false;         ///< a spare that is not watched any more
+    bool silent = false;       ///< that was told
+    uint32_t excused_ms = 0;   ///< of the pass under way: what it did not run for
+    uint64_t singles = 0;      ///< passes of one token that were judged
+    uint64_t singles_us = 0;   ///< what these took
+    uint64_t best_us = 0;      ///< least mean of them between two pongs
+    uint64_t pace_passes = 0;  ///< of several pongs, until they are enough for a pace
+    uint64_t pace_us = 0;
     uint32_t slow_pongs = 0;  ///< one after the other that showed it slow
     bool slow = false;        ///< that was told
   };
