@@ -17,6 +17,7 @@ constexpr size_t kAlignment = 64;
 
 #if defined(__linux__)
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPage = 65536;  // a multiple of every page size in use
 // What small blocks share: a matrix of 3 MB of its own would lie in one huge page and 256 small
 // ones. Only what is touched takes memory.
 constexpr size_t kChunk = size_t{64} << 20;
@@ -25,7 +26,6 @@ constexpr size_t kChunk = size_t{64} << 20;
 std::shared_ptr<uint8_t> map_pages(size_t bytes) {
   // Huge pages only lie at their own boundaries, and mmap knows no alignment: more is mapped, and
   // what stands out is given back.
-  constexpr size_t kPage = 65536;  // a multiple of every page size in use
   if (bytes > SIZE_MAX - kHugePage - kPage) return nullptr;
   const size_t kept = (bytes + kPage - 1) / kPage * kPage;
   const size_t mapped = kept + kHugePage;
@@ -43,7 +43,6 @@ std::shared_ptr<uint8_t> map_pages(size_t bytes) {
 
 // Gives the pages that lie wholly in a block back to the system; the addresses stay taken.
 void give_back(uint8_t* begin, size_t bytes) {
-  constexpr uintptr_t kPage = 65536;  // a multiple of every page size in use
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kPage - 1) / kPage * kPage;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / kPage * kPage;
   if (first < last)

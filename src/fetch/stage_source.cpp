@@ -12,9 +12,10 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 
-class StageSource final : public weights::TensorSource {
+class StageSource final : public weights::ManifestSource {
  public:
-  explicit StageSource(StageSourceOptions options) : options_(std::move(options)) {}
+  explicit StageSource(StageSourceOptions options)
+      : ManifestSource(*options.manifest), options_(std::move(options)) {}
 
   Status open() {
     Status status = open_pulled();
@@ -29,7 +30,7 @@ class StageSource final : public weights::TensorSource {
     }
     // Folders of tensors say what they are themselves.
     if (!pull_->tensors().empty()) {
-      options_.shelf->put(model_hash(*options_.manifest), pull_->folder().path(), pull_->spots());
+      options_.shelf->put(model_hash(manifest()), pull_->folder().path(), pull_->spots());
     }
     std::vector<Range> ranges;
     for (const std::string& name : options_.tensors) {
@@ -52,20 +53,9 @@ class StageSource final : public weights::TensorSource {
     return {};
   }
 
-  [[nodiscard]] const weights::TensorInfo* find(std::string_view tensor) const override {
-    const auto* entry = options_.manifest->find(tensor);
-    return entry == nullptr ? nullptr : &entry->info;
-  }
-
-  [[nodiscard]] weights::TensorIdentity identity(std::string_view tensor) const override {
-    const auto* entry = options_.manifest->find(tensor);
-    if (entry == nullptr) return {};
-    return {entry->sha256, std::nullopt};
-  }
-
   [[nodiscard]] Result<weights::TensorData> read(std::string_view tensor) override {
     const std::lock_guard lock(mutex_);
-    const auto* entry = options_.manifest->find(tensor);
+    const auto* entry = manifest().find(tensor);
     const Spot* spot = pull_->spot(tensor);
     if (entry == nullptr || spot == nullptr) {
       return Error{ErrorKind::kNotFound, options_.model.text() + ": its files do not hold tensor " +
@@ -143,8 +133,8 @@ class StageSource final : public weights::TensorSource {
       pull_ = std::move(*opened);
       Status status = pull_->describe();
       if (!status.ok() && status.error().kind == ErrorKind::kCancelled) return status;
-      if (status.ok() && sha256(pull_->config_json()) == options_.manifest->config) {
-        pull_->trust(*options_.manifest);
+      if (status.ok() && sha256(pull_->config_json()) == manifest().config) {
+        pull_->trust(manifest());
         TANDEM_ASSIGN(const bool same, pull_->agrees(options_.tensors));
         if (same) return {};
       }
@@ -165,12 +155,12 @@ class StageSource final : public weights::TensorSource {
                                  [](const auto& source) { return !source->by_tensor(); });
     const bool tensors = !options_.config_json.empty();
     if (!any && tensors) return {};
-    std::string name = hex(model_hash(*options_.manifest));
+    std::string name = hex(model_hash(manifest()));
     if (!options_.slot.empty()) name += "-" + options_.slot;
     TANDEM_ASSIGN(pull_, Pull::open(pull_options(store().root() / "by-hash" / name)));
     Status described = pull_->describe();
     if (described.ok()) {
-      pull_->trust(*options_.manifest);
+      pull_->trust(manifest());
       return {};
     }
     pull_.reset();
@@ -180,10 +170,10 @@ class StageSource final : public weights::TensorSource {
   }
 
   Status open_tensors() {
-    const Digest hash = model_hash(*options_.manifest);
+    const Digest hash = model_hash(manifest());
     TANDEM_ASSIGN(pull_,
                   Pull::open(pull_options(store().root() / stage_folder(hash, options_.slot))));
-    return pull_->describe_tensors(*options_.manifest, options_.config_json);
+    return pull_->describe_tensors(manifest(), options_.config_json);
   }
 
   StageSourceOptions options_;

@@ -22,25 +22,14 @@ namespace {
 constexpr auto kChunkSilence = std::chrono::seconds(30);
 
 /// Tensors from the host at the other end of the session's connection.
-class StreamSource final : public weights::TensorSource {
+class StreamSource final : public weights::ManifestSource {
  public:
   StreamSource(Session& session, const weights::Manifest& manifest)
-      : session_(session), manifest_(manifest) {}
-
-  const weights::TensorInfo* find(std::string_view tensor) const override {
-    const auto* entry = manifest_.find(tensor);
-    return entry == nullptr ? nullptr : &entry->info;
-  }
-
-  weights::TensorIdentity identity(std::string_view tensor) const override {
-    const auto* entry = manifest_.find(tensor);
-    if (entry == nullptr) return {};
-    return {entry->sha256, std::nullopt};
-  }
+      : ManifestSource(manifest), session_(session) {}
 
   Result<weights::TensorData> read(std::string_view tensor) override {
     const std::lock_guard one_at_a_time(mutex_);
-    const auto* entry = manifest_.find(tensor);
+    const auto* entry = manifest().find(tensor);
     if (entry == nullptr) {
       return Error{ErrorKind::kNotFound, "the manifest has no tensor " + std::string(tensor)};
     }
@@ -49,7 +38,7 @@ class StreamSource final : public weights::TensorSource {
                                              wire::Bytes(std::as_bytes(std::span(tensor)).begin(),
                                                          std::as_bytes(std::span(tensor)).end())));
     weights::TensorData data{entry->info, {buffer.get(), size}, buffer};
-    TANDEM_TRY(weights::verify(manifest_, data));
+    TANDEM_TRY(weights::verify(manifest(), data));
     return data;
   }
 
@@ -104,7 +93,6 @@ class StreamSource final : public weights::TensorSource {
 
   std::mutex mutex_;
   Session& session_;
-  const weights::Manifest& manifest_;
 };
 
 /// Tensors from the one source, and from the other what that does not give.

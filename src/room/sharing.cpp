@@ -56,24 +56,12 @@ class PeerReader {
 };
 
 /// What a manifest says, for those who want no bytes.
-class Names final : public weights::TensorSource {
+class Names final : public weights::ManifestSource {
  public:
-  explicit Names(const weights::Manifest& manifest) : manifest_(manifest) {}
-  const weights::TensorInfo* find(std::string_view tensor) const override {
-    const auto* entry = manifest_.find(tensor);
-    return entry == nullptr ? nullptr : &entry->info;
-  }
-  weights::TensorIdentity identity(std::string_view tensor) const override {
-    const auto* entry = manifest_.find(tensor);
-    if (entry == nullptr) return {};
-    return {entry->sha256, std::nullopt};
-  }
+  using ManifestSource::ManifestSource;
   Result<weights::TensorData> read(std::string_view /*tensor*/) override {
     return Error{ErrorKind::kNotFound, "no bytes"};
   }
-
- private:
-  const weights::Manifest& manifest_;
 };
 
 std::vector<ring::LayerRange> held_layers(const fetch::Shelved& model, model::WeightBits bits,

@@ -64,6 +64,17 @@ const ManifestTensor* Manifest::find(std::string_view tensor) const {
   return place != tensors.end() && place->info.name == tensor ? &*place : nullptr;
 }
 
+const TensorInfo* ManifestSource::find(std::string_view tensor) const {
+  const ManifestTensor* entry = manifest_.find(tensor);
+  return entry == nullptr ? nullptr : &entry->info;
+}
+
+TensorIdentity ManifestSource::identity(std::string_view tensor) const {
+  const ManifestTensor* entry = manifest_.find(tensor);
+  if (entry == nullptr) return {};
+  return {entry->sha256, std::nullopt};
+}
+
 std::vector<std::byte> Manifest::serialize() const {
   ByteWriter writer;
   writer.append(std::as_bytes(std::span(kMagic)));

@@ -55,6 +55,23 @@ struct Manifest {
 /// The model's identity: SHA-256 of the canonical form.
 Digest model_hash(const Manifest& manifest);
 
+/// A source that knows its tensors by a manifest: names, types, shapes and hashes are the
+/// manifest's, bytes come from elsewhere.
+class ManifestSource : public TensorSource {
+ public:
+  /// `manifest` must outlive this.
+  explicit ManifestSource(const Manifest& manifest) : manifest_(manifest) {}
+
+  [[nodiscard]] const TensorInfo* find(std::string_view tensor) const override;
+  [[nodiscard]] TensorIdentity identity(std::string_view tensor) const override;
+
+ protected:
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+
+ private:
+  const Manifest& manifest_;
+};
+
 /// Checks that a tensor which came from anywhere is the one that the manifest names.
 /// Errors: kNotFound (no such tensor), kInvalid (type, shape or content differ).
 Status verify(const Manifest& manifest, const TensorData& tensor);
