@@ -17,7 +17,8 @@ class ReadBandwidth {
   ReadBandwidth(const ReadBandwidth&) = delete;
   ReadBandwidth& operator=(const ReadBandwidth&) = delete;
 
-  /// Bytes a second, the best of a few passes. 0 if there was no memory for the buffer.
+  /// Bytes a second, the median of five passes: what it is held against is no best of its kind
+  /// either. 0 if there was no memory for the buffer.
   double measure();
 
  private:
