@@ -36,7 +36,9 @@ class Nothing final : public model::Sequence {
 class Pass final : public model::Stage {
  public:
   explicit Pass(const model::StageOptions& options) : options_(options) {}
-  std::unique_ptr<model::Sequence> new_sequence() override { return std::make_unique<Nothing>(); }
+  std::unique_ptr<model::Sequence> new_sequence(uint32_t) override {
+    return std::make_unique<Nothing>();
+  }
   Status run(model::Sequence& sequence, uint32_t, model::HiddenStates& hidden) override {
     dynamic_cast<Nothing&>(sequence).length_ += hidden.tokens();
     return {};

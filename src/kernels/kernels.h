@@ -41,6 +41,9 @@ struct Heads {
 struct CacheOptions {
   uint32_t bits = 16;             ///< of a key's or value's channel: 16, or 8 (arithmetic::narrow)
   std::vector<uint32_t> windows;  ///< positions each layer sees, 0: all; empty: all see all
+  /// Positions that memory may be taken for before they are asked for, so that what is read
+  /// together lies together; 0: none.
+  uint32_t context = 0;
 };
 
 /// Positions that layers with a window keep beyond what the window sees, for a rollback.

@@ -73,12 +73,13 @@ class LocalStage final : public Stage {
     }
   }
 
-  [[nodiscard]] std::unique_ptr<Sequence> new_sequence() override {
+  [[nodiscard]] std::unique_ptr<Sequence> new_sequence(uint32_t context) override {
     const uint32_t recurrent = config_.recurrent_layers(options_.first_layer, options_.last_layer);
     const uint32_t attention = static_cast<uint32_t>(layers_.size()) - recurrent;
     const uint32_t kept = attention * cached_ways(config_);
     kernels::CacheOptions held;
     held.bits = static_cast<uint32_t>(options_.kv);
+    held.context = context;
     for (uint32_t way = 0; way < cached_ways(config_); ++way) {
       for (const Layer& layer : layers_) {
         if (layer.kind != LayerKind::kDeltaNet) held.windows.push_back(layer.window);

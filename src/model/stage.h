@@ -89,7 +89,10 @@ class Stage {
                                              weights::TensorSource& source,
                                              const LoadProgress& progress);
 
-  [[nodiscard]] virtual std::unique_ptr<Sequence> new_sequence() = 0;
+  /// A conversation that may come to hold `context` positions: its memory grows ahead of what is
+  /// needed, but never beyond state_bytes() of these. 0: not known, then only by what is needed.
+  [[nodiscard]] virtual std::unique_ptr<Sequence> new_sequence(uint32_t context) = 0;
+  [[nodiscard]] std::unique_ptr<Sequence> new_sequence() { return new_sequence(0); }
   /// Runs the layers over hidden.tokens() tokens, which are at positions `position`,
   /// `position` + 1, …; replaces `hidden` by the result and appends to the sequence's cache.
   /// `position` must equal sequence.length(), and the end must not pass the model's context.

@@ -339,7 +339,7 @@ Status RingState::prove() {
   pending_ = wire::Control::kReset;
   pending_length_ = 0;
   for (const auto& station : own_) {
-    station->sequence = station->stage->new_sequence();
+    station->sequence = station->stage->new_sequence(options_.context);
   }
   if (peers_.empty()) return {};
   // "All ready" is only true once something has been all the way round.

@@ -66,7 +66,7 @@ Status StageMeter::begin(wire::Measure request) {
   if (request.position != request_.position) sequence_.reset();
   request_ = std::move(request);
   measured_ = {};
-  if (sequence_ == nullptr) sequence_ = stage_.new_sequence();
+  if (sequence_ == nullptr) sequence_ = stage_.new_sequence(context_);
   return {};
 }
 
@@ -93,7 +93,7 @@ Result<bool> StageMeter::step() {
     return false;
   }
   if (width > context_ - length || length > request_.position + kSpan) {
-    sequence_ = stage_.new_sequence();
+    sequence_ = stage_.new_sequence(context_);
     return false;
   }
   TANDEM_ASSIGN(const uint64_t took, pass(width));

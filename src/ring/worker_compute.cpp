@@ -136,7 +136,7 @@ void WorkerCompute::obey() {
         lane->in.reset();
         lane->out.reset();
         for (auto& state : lane->states) {
-          state.sequence = lane->stage().new_sequence();
+          state.sequence = lane->stage().new_sequence(session.request.context);
           state.marks.clear();
         }
         session.received = session.sent = 0;

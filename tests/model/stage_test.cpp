@@ -258,7 +258,7 @@ TEST(Stage, AContextOf100000TakesWhatItWasSaidToTake) {
     StageOptions options = with(1, Isa::kBest);
     options.kv = bits;
     Loaded model = load(files, options);
-    auto sequence = model.stage->new_sequence();
+    auto sequence = model.stage->new_sequence(kPositions);
     const auto tokens = test_tokens(files.config, 32);
     (void)model.last_logits(*sequence, std::span(tokens).first(31));
     const uint64_t said = kv_bytes(files.config, 0, files.config.layers, kPositions, bits);
@@ -288,20 +288,23 @@ TEST(Stage, WindowsFreeTheirKeysAndValuesAndAnswersStayTheSame) {
     StageOptions options = with(2, Isa::kBest);
     options.kv = bits;
     Loaded model = load(files, options);
+    uint64_t limit = UINT64_MAX;  // of a sequence's bytes
     const auto run = [&](Sequence& sequence, uint32_t end, uint32_t width) {
       std::vector<float> last;
       while (sequence.length() < end) {
         const uint32_t begin = sequence.length();
         const uint32_t count = std::min(width, end - begin);
+        EXPECT_LE(sequence.bytes(), limit);
         last = model.last_logits(sequence, std::span(tokens).subspan(begin, count));
       }
       return last;
     };
     auto whole = model.stage->new_sequence();
     const std::vector<float> wanted = run(*whole, kLength, kLength);
-    auto sequence = model.stage->new_sequence();
-    EXPECT_EQ(run(*sequence, kLength, 50), wanted);
+    auto sequence = model.stage->new_sequence(kLength);
     const uint64_t told = kv_bytes(files.config, 0, files.config.layers, kLength, bits);
+    limit = told;
+    EXPECT_EQ(run(*sequence, kLength, 50), wanted);
     EXPECT_LE(sequence->bytes(), told);
     EXPECT_LT(told, kv_bytes_per_position(files.config, 0, files.config.layers, bits) * kLength);
     const uint32_t floor = sequence->floor();

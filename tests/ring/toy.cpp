@@ -36,7 +36,7 @@ class ToyStage final : public model::Stage {
         weights_(std::move(weights)),
         behaviour_(std::move(behaviour)) {}
 
-  std::unique_ptr<model::Sequence> new_sequence() override {
+  std::unique_ptr<model::Sequence> new_sequence(uint32_t) override {
     return std::make_unique<ToySequence>(width_);
   }
 

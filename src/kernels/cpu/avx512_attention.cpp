@@ -48,12 +48,15 @@ TANDEM_AVX512_INLINE void touch_beginning(const int16_t* block) {
   for (size_t i = 0; i < kFirstLines; ++i) touch(reinterpret_cast<const uint8_t*>(block + i * 32));
 }
 
-// What follows a chunk's last block lies elsewhere.
+// What follows a chunk's last block may lie elsewhere.
 TANDEM_AVX512_INLINE void touch_next_chunk(const AttentionPlan& plan,
                                            std::span<const int16_t* const> chunks, uint32_t block,
                                            uint32_t padded_dim) {
   const bool last = (plan.first_block + block + 1) % (kChunk / a::kBlock) == 0;
-  if (last) touch_beginning(plan.block_after(chunks, block, 1, padded_dim));
+  if (!last) return;
+  const int16_t* next = plan.block_after(chunks, block, 1, padded_dim);
+  const int16_t* own = plan.block_of(chunks, block, padded_dim);
+  if (next != own && next != own + size_t{a::kBlock} * padded_dim) touch_beginning(next);
 }
 TANDEM_AVX512_INLINE void touch_exponents(const AttentionPlan& plan,
                                           std::span<const int16_t* const> chunks, uint32_t block) {

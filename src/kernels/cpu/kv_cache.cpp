@@ -30,6 +30,15 @@ size_t head_bytes(uint32_t padded_dim, uint32_t bits) {
               sizeof(int16_t) * kChunk);
 }
 
+// Chunks that a layer comes to hold at `positions` positions.
+uint64_t layer_chunks(uint32_t window, uint32_t positions) {
+  const uint64_t chunks = (uint64_t{positions} + kChunk - 1) / kChunk;
+  if (window == 0) return chunks;
+  // Positions that need not begin with a chunk, so one more of these.
+  const uint64_t kept = uint64_t{window} - 1 + kWindowMargin + CpuKvCache::kWidestPass;
+  return std::min(chunks, (kept + kChunk - 1) / kChunk + 1);
+}
+
 }  // namespace
 
 CpuKvCache::CpuKvCache(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
@@ -38,6 +47,7 @@ CpuKvCache::CpuKvCache(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
       head_dim_(head_dim),
       padded_dim_(padded(head_dim)),
       bits_(options.bits),
+      context_(options.context),
       layers_(layers),
       heads_(size_t{layers} * kv_heads) {
   for (size_t i = 0; i < layers && i < options.windows.size(); ++i) {
@@ -51,76 +61,90 @@ uint64_t CpuKvCache::chunk_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t 
 
 uint64_t CpuKvCache::layer_bytes(uint32_t kv_heads, uint32_t head_dim, uint32_t bits,
                                  uint32_t window, uint32_t positions) {
-  uint64_t chunks = (uint64_t{positions} + kChunk - 1) / kChunk;
-  if (window != 0) {
-    // Positions that need not begin with a chunk, so one more of these.
-    const uint64_t kept = uint64_t{window} - 1 + kWindowMargin + kWidestPass;
-    chunks = std::min(chunks, (kept + kChunk - 1) / kChunk + 1);
-  }
-  return chunks * chunk_bytes(kv_heads, head_dim, bits);
+  return layer_chunks(window, positions) * chunk_bytes(kv_heads, head_dim, bits);
+}
+
+uint64_t CpuKvCache::growth(const Layer& layer, size_t wanted, bool ahead) const {
+  const size_t first = std::max(layer.chunks.size(), layer.first);
+  const size_t needed = wanted > first ? wanted - first : 0;
+  if (needed <= layer.unused.size()) return 0;
+  const uint64_t lacking = needed - layer.unused.size();
+  if (!ahead) return lacking;
+  const uint64_t most = layer_chunks(layer.window, context_);
+  const uint64_t left = most > layer.owned ? most - layer.owned : 0;
+  return std::max(lacking, std::min({layer.owned, uint64_t{kLongestRun}, left}));
 }
 
 Status CpuKvCache::reserve(uint32_t positions) {
   const size_t wanted = (size_t{positions} + kChunk - 1) / kChunk;
   const uint64_t bytes = chunk_bytes(kv_heads_, head_dim_, bits_);
-  // What layers lack beyond what they can use again. All of it or nothing is added.
-  uint64_t lacking = 0;
-  for (const Layer& layer : layers_) {
-    const size_t first = std::max(layer.chunks.size(), layer.first);
-    if (first < wanted) lacking += wanted - first - std::min(wanted - first, layer.unused.size());
-  }
-  std::shared_ptr<uint8_t> memory;
-  if (lacking != 0) {
-    if (lacking <= SIZE_MAX / 2 / bytes) {
-      memory =
-          std::static_pointer_cast<uint8_t>(allocate_pages(static_cast<size_t>(lacking * bytes)));
+  // All of it or nothing is added; if need be, only what is lacking now.
+  uint8_t* next = nullptr;
+  bool ahead = context_ != 0;
+  for (;; ahead = false) {
+    uint64_t added = 0;
+    for (const Layer& layer : layers_) added += growth(layer, wanted, ahead);
+    if (added == 0) break;
+    std::shared_ptr<void> memory;
+    if (added <= SIZE_MAX / 2 / bytes) memory = allocate_pages(static_cast<size_t>(added * bytes));
+    if (memory != nullptr) {
+      next = static_cast<uint8_t*>(memory.get());
+      memory_.push_back(std::move(memory));
+      bytes_ += added * bytes;
+      break;
     }
-    if (memory == nullptr) {
+    if (!ahead) {
       return Error{ErrorKind::kMemory, "no memory for the KV cache's next positions, up to " +
                                            std::to_string(wanted * kChunk) + " (" +
-                                           std::to_string(lacking * bytes) + " bytes)"};
+                                           std::to_string(added * bytes) + " bytes)"};
     }
-    bytes_ += lacking * bytes;
   }
-  uint8_t* next = memory.get();
   for (uint32_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
+    for (uint64_t left = growth(layer, wanted, ahead); left != 0;) {
+      const auto run = static_cast<uint32_t>(std::min<uint64_t>(left, kLongestRun));
+      for (uint32_t c = 0; c < run; ++c) layer.unused.push_back({next, c, run});
+      next += run * bytes;
+      layer.owned += run;
+      left -= run;
+    }
     while (layer.chunks.size() < wanted) {
       Chunk chunk;
       if (layer.chunks.size() >= layer.first) {
-        if (layer.unused.empty()) {
-          chunk = Chunk(memory, next);
-          next += bytes;
-        } else {
-          chunk = std::move(layer.unused.back());
-          layer.unused.pop_back();
-        }
+        chunk = layer.unused.front();
+        layer.unused.pop_front();
       }
-      add_chunk(i, chunk.get());
-      layer.chunks.push_back(std::move(chunk));
+      add_chunk(i, chunk);
+      layer.chunks.push_back(chunk);
     }
   }
   return {};
 }
 
-void CpuKvCache::add_chunk(uint32_t layer, const uint8_t* chunk) {
+void CpuKvCache::add_chunk(uint32_t layer, const Chunk& chunk) {
+  const size_t vectors = vector_bytes(padded_dim_, bits_);
+  const size_t exponents = sizeof(int16_t) * kChunk;
+  const size_t multipliers = multiplier_bytes(padded_dim_, bits_);
   for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
     Head& head = heads_[index(layer, kv_head)];
-    const auto place = [&](size_t offset) {
-      if (chunk == nullptr) return static_cast<const int16_t*>(nullptr);
-      return reinterpret_cast<const int16_t*>(chunk + kv_head * head_bytes(padded_dim_, bits_) +
-                                              offset);
+    // One part of the head follows the other, each of all the run's chunks.
+    size_t part = kv_head * head_bytes(padded_dim_, bits_) * chunk.run_chunks;
+    const auto place = [&](size_t bytes) -> const uint8_t* {
+      if (chunk.run == nullptr) return nullptr;
+      const size_t offset = part + chunk.index * bytes;
+      part += chunk.run_chunks * bytes;
+      return chunk.run + offset;
     };
-    const size_t vectors = vector_bytes(padded_dim_, bits_);
-    head.keys.push_back(place(0));
-    head.values.push_back(place(vectors));
-    head.key_exponents.push_back(place(2 * vectors));
-    head.value_exponents.push_back(place(2 * vectors + sizeof(int16_t) * kChunk));
+    const auto shorts = [&](size_t bytes) {
+      return reinterpret_cast<const int16_t*>(place(bytes));
+    };
+    head.keys.push_back(shorts(vectors));
+    head.values.push_back(shorts(vectors));
+    head.key_exponents.push_back(shorts(exponents));
+    head.value_exponents.push_back(shorts(exponents));
     if (bits_ == 8) {
-      const size_t first = 2 * vectors + 2 * sizeof(int16_t) * kChunk;
-      const size_t second = first + multiplier_bytes(padded_dim_, bits_);
-      head.key_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(first)));
-      head.value_multipliers.push_back(reinterpret_cast<const uint8_t*>(place(second)));
+      head.key_multipliers.push_back(place(multipliers));
+      head.value_multipliers.push_back(place(multipliers));
     }
   }
 }
@@ -144,8 +168,9 @@ void CpuKvCache::let_go(uint32_t layer, size_t chunks) {
   Layer& one = layers_[layer];
   one.first = std::max(one.first, chunks);
   for (size_t c = 0; c < std::min(one.first, one.chunks.size()); ++c) {
-    if (one.chunks[c] == nullptr) continue;
-    one.unused.push_back(std::move(one.chunks[c]));
+    if (one.chunks[c].run == nullptr) continue;
+    one.unused.push_back(one.chunks[c]);
+    one.chunks[c] = {};
     for (uint32_t kv_head = 0; kv_head < kv_heads_; ++kv_head) {
       Head& head = heads_[index(layer, kv_head)];
       head.keys[c] = head.values[c] = head.key_exponents[c] = head.value_exponents[c] = nullptr;
