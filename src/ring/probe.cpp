@@ -375,7 +375,8 @@ class Prober {
         TANDEM_TRY(going());
         // As a ring links them: directly, or by the other way.
         const RingWorker& to = peers_[b]->worker;
-        for (const std::string& where : {to.way_for_workers(), to.relay}) {
+        const bool by_relay = options_.by_relay && options_.by_relay(a + 1, b + 1);
+        for (const std::string& where : {by_relay ? "" : to.way_for_workers(), to.relay}) {
           if (where.empty()) continue;
           bool refused = false;
           const auto link =
