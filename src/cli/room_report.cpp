@@ -164,6 +164,8 @@ Result<std::vector<ring::RingWorker>> RoomReport::replan(const std::vector<std::
   std::string names;
   {
     const std::lock_guard lock(mutex_);
+    options.relayed = relayed_;
+    options.parted = parted_;
     for (const std::string& address : lost) {
       const auto member = met_.find(address);
       if (member == met_.end()) continue;
@@ -318,6 +320,9 @@ void RoomReport::loaded(const std::vector<ring::StageReport>& stages) {
 
 void RoomReport::laps(const std::vector<ring::StageReport>& stages, const std::string& state) {
   const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i + 1 < stages.size(); ++i) {
+    saw_link(device_of(stages[i].peer), device_of(stages[i + 1].peer), stages[i]);
+  }
   for (const ring::StageReport& stage : stages) {
     const std::string device = device_of(stage.peer);
     if (device.empty()) continue;
@@ -334,6 +339,19 @@ void RoomReport::laps(const std::vector<ring::StageReport>& stages, const std::s
                    {"next", stage.relayed         ? "host"
                             : stage.next_by_relay ? "relay"
                                                   : "direct"}});
+  }
+}
+
+void RoomReport::saw_link(const std::string& from, const std::string& to,
+                          const ring::StageReport& stage) {
+  if (from.empty() || to.empty()) return;
+  const auto pair = room::pair_of(from, to);
+  relayed_.erase(pair);
+  parted_.erase(pair);
+  if (stage.relayed) {
+    parted_.insert(pair);
+  } else if (stage.next_by_relay) {
+    relayed_.insert(pair);
   }
 }
 

@@ -82,6 +82,8 @@ class RoomReport {
   [[nodiscard]] std::string device_of(const std::string& label) const;
 
   void take(room::Deal deal);
+  /// Takes note of how the device of `stage` reaches the next one.
+  void saw_link(const std::string& from, const std::string& to, const ring::StageReport& stage);
   void loading_spare(const std::string& device, const ring::LoadEvent& event);
   /// Tells the room what a device holds, and what it stands by for.
   void place(const std::string& device, room::Json placement);
@@ -95,6 +97,8 @@ class RoomReport {
   std::map<std::string, room::Member> met_;  ///< members by the address that they were reached at
   std::map<std::string, room::Json> last_;   ///< placement by device
   std::map<std::string, int> phases_;
+  room::Pairs relayed_;         ///< devices whose link was last seen to go by the relay
+  room::Pairs parted_;          ///< … or through this host
   std::set<std::string> slow_;  ///< devices that became so, and were not lost since
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
   size_t told_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace tandem::ring {
@@ -16,6 +17,9 @@ constexpr uint32_t kFillWidth = 64;
 constexpr uint32_t kSpan = 256;
 constexpr auto kLinkTime = 5s;  // for one measurement of a link, and then it is given up
 constexpr int kRoundTrips = 15;
+/// Before each round trip: a lap's frame finds threads that wait since the last one, and processors
+/// that do other things or sleep.
+constexpr auto kRest = 2ms;
 constexpr int kTransfers = 5;
 constexpr uint64_t kFirstTransfer = 64u << 10;
 constexpr uint64_t kMostTransfer = 8u << 20;
@@ -119,6 +123,7 @@ Result<wire::LinkTested> measure_link(wire::Connection& connection) {
   std::vector<uint64_t> trips;
   TANDEM_TRY(transfer(connection, 1, deadline));  // warms up
   for (int i = 0; i < kRoundTrips; ++i) {
+    std::this_thread::sleep_for(kRest);
     TANDEM_ASSIGN(const uint64_t took, transfer(connection, 0, deadline));
     trips.push_back(took);
     // A slow link's few trips say enough.

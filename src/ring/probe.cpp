@@ -23,10 +23,11 @@ namespace {
 constexpr uint32_t kMostLayers = 8;
 constexpr uint32_t kFewestLayers = 2;
 constexpr uint64_t kMostBytes = uint64_t{512} << 20;
-/// Answers follow a prompt; the passes of a prompt lie anywhere in it.
+/// Passes of up to so many tokens are those of an answer, wider ones of a prompt.
 constexpr uint32_t kNarrow = 4;
-constexpr uint32_t kNarrowPosition = 512;
-constexpr uint32_t kWidePosition = 128;
+/// Where passes begin, for up to 256 positions: an answer of some hundred tokens lies there, and so
+/// does a prompt.
+constexpr uint32_t kPosition = 128;
 constexpr uint32_t kContext = 2048;
 
 constexpr uint32_t kRepeats = 1000;  // as many as the budget allows
@@ -46,8 +47,7 @@ wire::Measure measurement(uint32_t context, uint32_t least, uint32_t most) {
     if (width >= least && width <= most && 4 * width <= context) measure.widths.push_back(width);
   }
   if (measure.widths.empty()) return measure;
-  measure.position = std::min(least > kNarrow ? kWidePosition : kNarrowPosition,
-                              context - 4 * measure.widths.back());
+  measure.position = std::min(kPosition, context - 4 * measure.widths.back());
   return measure;
 }
 
@@ -375,7 +375,8 @@ class Prober {
         TANDEM_TRY(going());
         // As a ring links them: directly, or by the other way.
         const RingWorker& to = peers_[b]->worker;
-        for (const std::string& where : {to.way_for_workers(), to.relay}) {
+        const bool by_relay = options_.by_relay && options_.by_relay(a + 1, b + 1);
+        for (const std::string& where : {by_relay ? "" : to.way_for_workers(), to.relay}) {
           if (where.empty()) continue;
           bool refused = false;
           const auto link =

@@ -42,6 +42,9 @@ struct ProbeOptions {
   std::vector<bool> devices;
   /// Whether to measure the link between two devices, a < b; empty: all.
   std::function<bool(uint32_t a, uint32_t b)> links;
+  /// Whether two workers, devices a < b, reach each other by RingWorker::relay alone; empty: as a
+  /// ring links them, directly where that works.
+  std::function<bool(uint32_t a, uint32_t b)> by_relay;
   /// Told of a worker (index) that makes the probe fail. From several threads. May be empty.
   std::function<void(size_t worker, const Error& why)> failed;
   /// What is being done, in a few words. May be empty.

@@ -1,13 +1,14 @@
 #include "room/deal.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "ring/system_memory.h"
 #include "room/machine.h"
-#include "room/measured.h"
 #include "room/reach.h"
 #include "room/spares.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 /// So often a device may go while the room is measured.
 constexpr int kAttempts = 3;
+/// For links by the relay, while an answer waits.
+constexpr auto kRelayedTime = std::chrono::seconds(8);
 
 MeasuredModel measured_model(const DealOptions& options) {
   const ring::ProbeOptions& probe = options.probe;
@@ -192,7 +195,7 @@ class Dealer {
 
   /// Leaves out whoever was never measured, and takes links that were not for missing.
   Result<ring::RoomProbe> known_anyway() {
-    const auto measured = Measured::load(host_.home().folder(), measured_model(options_));
+    auto measured = Measured::load(host_.home().folder(), measured_model(options_));
     std::map<size_t, std::string> unknown;
     for (size_t i = 0; i < deal_.members.size(); ++i) {
       if (!measured.find({deal_.members[i]}, {addresses_[i]}, true)) {
@@ -200,8 +203,53 @@ class Dealer {
       }
     }
     drop(unknown);
-    if (auto probe = measured.find(deal_.members, addresses_, true)) return std::move(*probe);
-    return Error{ErrorKind::kNotFound, "the room's host was not measured"};
+    measure_relayed(measured);
+    auto probe = measured.find(deal_.members, addresses_, true, options_.relayed);
+    if (!probe) return Error{ErrorKind::kNotFound, "the room's host was not measured"};
+    std::erase_if(probe->links, [&](const ring::LinkProbe& link) {
+      return link.a != 0 && options_.parted.contains(pair_of(deal_.members[link.a - 1].device,
+                                                             deal_.members[link.b - 1].device));
+    });
+    return std::move(*probe);
+  }
+
+  /// Measures links that go by the relay now, and were not measured so. An answer waits for it: if
+  /// it can't be done in a few seconds, what is known of these links has to do.
+  void measure_relayed(Measured& measured) {
+    Missing missing;
+    missing.devices.assign(deal_.members.size() + 1, false);
+    missing.links = measured.unknown_relayed(deal_.members, addresses_, options_.relayed);
+    if (missing.links.empty()) return;
+    const auto hired = host_.hired();
+    std::vector<std::string> idle;
+    for (uint32_t i = 1; i <= deal_.members.size(); ++i) {
+      const std::string& device = deal_.members[i - 1].device;
+      const bool mine = std::any_of(hired.begin(), hired.end(),
+                                    [&](const Member& one) { return one.device == device; });
+      if (missing.involves(i) && !mine) idle.push_back(device);
+    }
+    if (!idle.empty()) {
+      const auto failed = host_.hire(idle, "probe");
+      if (!failed.ok() || !failed->empty()) return;
+    }
+    host_.happenings().add("measuring", "", "links by the relay");
+    std::atomic<bool> stop{false};
+    std::atomic<bool> done{false};
+    std::thread timer([&] {
+      const auto until = std::chrono::steady_clock::now() + kRelayedTime;
+      while (!done && !stop) {
+        stop = host_.cancelled() || std::chrono::steady_clock::now() > until;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    });
+    ring::ProbeOptions options = probe_options(missing);
+    options.by_relay = [](uint32_t, uint32_t) { return true; };
+    options.cancel = &stop;
+    const auto probe = ring::probe_room(options);
+    done = true;
+    timer.join();
+    if (probe.ok()) return measured.put_relayed(deal_.members, *probe);
+    host_.happenings().add("measuring_failed", "", probe.error().message);
   }
 
   std::vector<ring::RingWorker> workers() const {
@@ -212,6 +260,17 @@ class Dealer {
     return workers;
   }
 
+  /// `missing` has to outlive it.
+  [[nodiscard]] ring::ProbeOptions probe_options(const Missing& missing) const {
+    ring::ProbeOptions options = options_.probe;
+    options.workers = workers();
+    options.tls = host_.tls();
+    options.dialler = host_.dialler();
+    options.devices = missing.devices;
+    options.links = [&](uint32_t a, uint32_t b) { return missing.links.contains({a, b}); };
+    return options;
+  }
+
   Result<ring::RoomProbe> measure(const Missing& missing) {
     std::string names;
     for (size_t i = 0; i < missing.devices.size(); ++i) {
@@ -219,12 +278,7 @@ class Dealer {
       names += (names.empty() ? "" : ", ") + (i == 0 ? "host" : deal_.members[i - 1].label);
     }
     host_.happenings().add("measuring", "", names.empty() ? "links" : names);
-    ring::ProbeOptions options = options_.probe;
-    options.workers = workers();
-    options.tls = host_.tls();
-    options.dialler = host_.dialler();
-    options.devices = missing.devices;
-    options.links = [&](uint32_t a, uint32_t b) { return missing.links.contains({a, b}); };
+    ring::ProbeOptions options = probe_options(missing);
     std::mutex mutex;
     options.failed = [&](size_t worker, const Error& why) {
       const std::lock_guard lock(mutex);

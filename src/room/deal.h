@@ -12,6 +12,7 @@
 #include "ring/planner.h"
 #include "ring/probe.h"
 #include "room/host.h"
+#include "room/measured.h"
 
 namespace tandem::room {
 
@@ -27,6 +28,11 @@ struct DealOptions {
   bool measure = true;
   /// Devices (ids) not to count on, and why.
   std::map<std::string, std::string> without;
+  /// Pairs of devices that reach each other by the hub's relay, and those that don't at all, as the
+  /// ring under way found out. Read if not `measure`: then the relayed ones are measured so, unless
+  /// that is known, and nothing else is.
+  Pairs relayed;
+  Pairs parted;
   /// Give devices without layers that could stand in for one that has some their jobs too.
   bool spares = true;
 };

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "hub/identity.h"
+#include "room/way_list.h"
 
 namespace tandem::room {
 namespace {
@@ -110,8 +111,16 @@ std::optional<ring::DeviceProbe> device_of(const Json& json, const std::string& 
   return device;
 }
 
-std::string pair_of(const std::string& a, const std::string& b) {
+std::string link_of(const std::string& a, const std::string& b) {
   return std::min(a, b) + " " + std::max(a, b);
+}
+
+std::string relayed_link_of(const std::string& a, const std::string& b) {
+  return "relay " + link_of(a, b);
+}
+
+Json link_json(const wire::Spread& rtt, const wire::Spread& speed) {
+  return {{"at", now_ms()}, {"rtt_ns", to_json(rtt)}, {"bytes_per_second", to_json(speed)}};
 }
 
 std::string id_of(const std::vector<Member>& members, uint32_t device) {
@@ -124,6 +133,10 @@ std::string mark_of_device(const std::vector<Member>& members,
 }
 
 }  // namespace
+
+std::pair<std::string, std::string> pair_of(const std::string& a, const std::string& b) {
+  return {std::min(a, b), std::max(a, b)};
+}
 
 bool Missing::none() const {
   return links.empty() &&
@@ -159,7 +172,7 @@ Missing Measured::missing(const std::vector<Member>& members,
     const auto known = device_of(device, mark_of_device(members, addresses, b), false);
     missing.devices.push_back(!known);
     for (uint32_t a = 0; a < b; ++a) {
-      const Json& link = part_of(links, pair_of(id_of(members, a), id_of(members, b)).c_str());
+      const Json& link = part_of(links, link_of(id_of(members, a), id_of(members, b)).c_str());
       // Who was not measured may be in another place now.
       const bool moved = missing.devices[b] || (a != 0 && missing.devices[a]);
       if (moved || !is_of_today(link)) missing.links.emplace(a, b);
@@ -170,7 +183,7 @@ Missing Measured::missing(const std::vector<Member>& members,
 
 std::optional<ring::RoomProbe> Measured::find(const std::vector<Member>& members,
                                               const std::vector<std::string>& addresses,
-                                              bool anyway) const {
+                                              bool anyway, const Pairs& relayed) const {
   ring::RoomProbe probe;
   const Json& devices = part_of(content_, "devices");
   for (uint32_t i = 0; i <= members.size(); ++i) {
@@ -183,7 +196,13 @@ std::optional<ring::RoomProbe> Measured::find(const std::vector<Member>& members
   const Json& links = part_of(content_, "links");
   for (uint32_t b = 1; b <= members.size(); ++b) {
     for (uint32_t a = 0; a < b; ++a) {
-      const Json& link = part_of(links, pair_of(id_of(members, a), id_of(members, b)).c_str());
+      const std::string one = id_of(members, a);
+      const std::string other = id_of(members, b);
+      const Json& usual = part_of(links, link_of(one, other).c_str());
+      const Json& by_relay = part_of(links, relayed_link_of(one, other).c_str());
+      const bool goes_by_relay =
+          a == 0 ? is_relayed(addresses[b - 1]) : relayed.contains(pair_of(one, other));
+      const Json& link = anyway && goes_by_relay && is_of_today(by_relay) ? by_relay : usual;
       if (!anyway && !is_of_today(link)) return std::nullopt;
       const ring::LinkProbe known{a, b, spread_of(part_of(link, "rtt_ns")),
                                   spread_of(part_of(link, "bytes_per_second"))};
@@ -211,20 +230,48 @@ void Measured::put(const std::vector<Member>& members, const std::vector<std::st
     const bool keep = probe.devices[i].alone.empty() && device_of(known, mark, false).has_value();
     if (!keep) known = device_json(probe.devices[i], mark);
   }
-  const auto link_json = [](const wire::Spread& rtt, const wire::Spread& speed) {
-    return Json{{"at", now_ms()}, {"rtt_ns", to_json(rtt)}, {"bytes_per_second", to_json(speed)}};
-  };
   for (const auto& [a, b] : what.links) {
-    links[pair_of(id_of(members, a), id_of(members, b))] = link_json({}, {});
+    links[link_of(id_of(members, a), id_of(members, b))] = link_json({}, {});
   }
   for (const ring::LinkProbe& link : probe.links) {
     if (!what.links.contains({link.a, link.b})) continue;
-    links[pair_of(id_of(members, link.a), id_of(members, link.b))] =
+    links[link_of(id_of(members, link.a), id_of(members, link.b))] =
         link_json(link.rtt_ns, link.bytes_per_second);
   }
   if (what.devices[0]) {
     content_["host_ms"] = probe.host_ms;
     content_["host_token_ms"] = probe.host_token_ms;
+  }
+  write();
+}
+
+std::set<std::pair<uint32_t, uint32_t>> Measured::unknown_relayed(
+    const std::vector<Member>& members, const std::vector<std::string>& addresses,
+    const Pairs& relayed) const {
+  std::set<std::pair<uint32_t, uint32_t>> unknown;
+  const Json& devices = part_of(content_, "devices");
+  const Json& links = part_of(content_, "links");
+  for (uint32_t b = 1; b <= members.size(); ++b) {
+    const std::string other = id_of(members, b);
+    const std::string known = text_of(part_of(devices, other.c_str()), "mark");
+    // Where the device itself was measured through the hub, so was the way to it.
+    const bool to_host = is_relayed(addresses[b - 1]) &&
+                         known.substr(0, known.find(' ')) != place_of(addresses[b - 1]);
+    for (uint32_t a = 0; a < b; ++a) {
+      const std::string one = id_of(members, a);
+      if (a == 0 ? !to_host : !relayed.contains(pair_of(one, other))) continue;
+      if (!is_of_today(part_of(links, relayed_link_of(one, other).c_str()))) unknown.emplace(a, b);
+    }
+  }
+  return unknown;
+}
+
+void Measured::put_relayed(const std::vector<Member>& members, const ring::RoomProbe& probe) {
+  Json& links = content_["links"];
+  if (!links.is_object() || links.size() > kMostDevices * kMostDevices) links = Json::object();
+  for (const ring::LinkProbe& link : probe.links) {
+    links[relayed_link_of(id_of(members, link.a), id_of(members, link.b))] =
+        link_json(link.rtt_ns, link.bytes_per_second);
   }
   write();
 }

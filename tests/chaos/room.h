@@ -54,6 +54,8 @@ class RoomProcesses {
   [[nodiscard]] size_t devices() const { return devices_.size(); }
   Relay& relay(size_t device) { return *devices_[device].relay; }
   Relay& hub_relay() { return *hub_relay_; }
+  /// TANDEM_HOME of all its processes.
+  [[nodiscard]] std::string home() const { return folder_ + "/home"; }
   [[nodiscard]] bool hub_runs() const { return hub_ != nullptr; }
 
   void start_hub();

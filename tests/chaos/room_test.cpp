@@ -358,6 +358,61 @@ TEST(RoomChaos, APartitionBetweenTwoWorkersIsGoneAroundThroughTheHub) {
   });
 }
 
+std::string text_of(const Json& answer, const std::string& kind) {
+  for (const Json& event : answer.value("events", Json::array())) {
+    if (event["kind"] == kind) return event.value("text", "");
+  }
+  return "";
+}
+
+TEST(RoomChaos, LinksByTheRelayAreMeasuredBeforeTheLayersAreDealtAnew) {
+  constexpr auto kDelay = 4ms;
+  std::unique_ptr<RoomProcesses> room;
+  std::unique_ptr<Child> chat;
+  Keeper keeper;
+  keeper.now([&] {
+    room = std::make_unique<RoomProcesses>(101, 3, 1);
+    std::vector<std::string> flags = answering();
+    flags.emplace_back("--no-spares");
+    chat = room->chat(flags);
+  });
+  const auto logs = [&] { return room->logs(); };
+  const std::string planned = text_of(ask(*chat, logs), "planned");
+  // In the order of the ring: the one that goes leaves two neighbours.
+  size_t last = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t at = planned.find("device-" + std::to_string(i));
+    ASSERT_NE(at, std::string::npos) << planned;
+    if (at > planned.find("device-" + std::to_string(last))) last = i;
+  }
+  room->hub_relay().delay(kDelay, 0ms);
+  keeper.now([&] {
+    for (size_t i = 0; i < 3; ++i) room->part(i, (i + 1) % 3);
+  });
+  Json answer = ask(*chat, logs);
+  EXPECT_TRUE(has(answer, "relay")) << answer;
+  EXPECT_FALSE(has(answer, "measuring")) << answer;
+  keeper.now([&] { room->kill(last); });
+  answer = ask(*chat, logs);
+  EXPECT_TRUE(has(answer, "replanned")) << answer;
+  EXPECT_EQ(text_of(answer, "measuring"), "links by the relay") << answer;
+  EXPECT_FALSE(has(answer, "measuring_failed")) << answer;
+  // What the plan counted with is the way that the answer took: twice through the hub.
+  uint64_t rtt = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(room->home() + "/measured")) {
+    std::ifstream file(entry.path());
+    const Json measured = Json::parse(file, nullptr, false);
+    for (const auto& [pair, link] : measured["links"].items()) {
+      if (pair.starts_with("relay ")) rtt = link["rtt_ns"]["median"];
+    }
+  }
+  EXPECT_GE(std::chrono::nanoseconds(rtt), 4 * kDelay);
+  keeper.now([&] {
+    chat.reset();
+    room.reset();
+  });
+}
+
 TEST(RoomChaos, DevicesOfSeparateNetworksAnswerThroughTheHub) {
   const auto networks = Namespaces::make(2);
   if (networks == nullptr) GTEST_SKIP() << "no network namespaces here (they need root)";

@@ -36,14 +36,13 @@ void close_descriptor(int& fd) {
 }  // namespace
 
 Process::Process(const std::vector<std::string>& arguments,
-                 const std::vector<std::string>& environment) {
+                 const std::vector<std::string>& environment, const std::string& program) {
   std::array<int, 2> in{};
   std::array<int, 2> out{};
   std::array<int, 2> err{};
   EXPECT_EQ(::pipe2(in.data(), O_CLOEXEC), 0);
   EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
   EXPECT_EQ(::pipe2(err.data(), O_CLOEXEC), 0);
-  const std::string program = std::string(TANDEM_BINARY_DIR) + "/tandem";
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   argv.reserve(arguments.size() + 2);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

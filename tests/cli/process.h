@@ -18,8 +18,10 @@ struct Output {
 /// A child process with pipes to its three standard streams. Ended when the object goes.
 class Process {
  public:
+  /// `program`: another than the executable.
   explicit Process(const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {});
+                   const std::vector<std::string>& environment = {},
+                   const std::string& program = TANDEM_BINARY_DIR "/tandem");
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

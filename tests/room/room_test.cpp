@@ -304,9 +304,53 @@ TEST(Measured, ADeviceThatIsReachedAnotherWayIsNoStranger) {
   ASSERT_TRUE(anyway.has_value());
   EXPECT_EQ(anyway->devices[1].alone[0].nanoseconds.median, 7000U);
   EXPECT_EQ(anyway->links.size(), 1U);
+  // Once the way through the hub was measured, it counts for who is reached so, and only then.
+  EXPECT_EQ(measured.unknown_relayed({one}, relayed, {}).size(), 1U);
+  EXPECT_TRUE(measured.unknown_relayed({one}, direct, {}).empty());
+  probe.links = {{0, 1, {90000, 80000, 100000}, {4000, 3000, 5000}}};
+  measured.put_relayed({one}, probe);
+  measured = Measured::load(folder.path(), model);
+  EXPECT_TRUE(measured.unknown_relayed({one}, relayed, {}).empty());
+  EXPECT_EQ(measured.find({one}, relayed, true)->links[0].rtt_ns.median, 90000U);
+  EXPECT_EQ(measured.find({one}, direct, true)->links[0].rtt_ns.median, 1000U);
+  EXPECT_EQ(measured.find({one}, direct)->links[0].rtt_ns.median, 1000U);
   // Another processor, or as many threads as it has never had, are another matter.
   one.threads = 3;
   EXPECT_FALSE(measured.find({one}, direct, true).has_value());
+}
+
+TEST(Measured, DevicesThatReachEachOtherByTheRelayHaveALinkOfTheirOwn) {
+  const Folder folder;
+  const MeasuredModel model{{}, 8, 16, 1, "best"};
+  std::vector<Member> members(2);
+  members[0].device = std::string(32, 'b');
+  members[1].device = std::string(32, 'a');
+  ring::RoomProbe probe;
+  for (int i = 0; i < 3; ++i) {
+    ring::DeviceProbe device;
+    device.layers = {0, 1};
+    device.alone = {{1, 5, {7000, 6000, 8000}}};
+    probe.devices.push_back(device);
+  }
+  const wire::Spread speed{50000, 40000, 60000};
+  probe.links = {
+      {0, 1, {1000, 1, 1}, speed}, {0, 2, {2000, 1, 1}, speed}, {1, 2, {3000, 1, 1}, speed}};
+  const std::vector<std::string> direct{"10.0.0.2:4000", "10.0.0.3:4000"};
+  auto measured = Measured::load(folder.path(), model);
+  measured.put(members, direct, probe, measured.missing(members, direct));
+  const Pairs relayed{pair_of(members[0].device, members[1].device)};
+  const std::set<std::pair<uint32_t, uint32_t>> between{{1, 2}};
+  EXPECT_EQ(measured.unknown_relayed(members, direct, relayed), between);
+  probe.links = {{1, 2, {60000, 1, 1}, speed}};
+  measured.put_relayed(members, probe);
+  EXPECT_TRUE(measured.unknown_relayed(members, direct, relayed).empty());
+  const auto rtt = [&](const Pairs& pairs, size_t link) {
+    return measured.find(members, direct, true, pairs)->links[link].rtt_ns.median;
+  };
+  EXPECT_EQ(rtt(relayed, 0), 1000U);
+  EXPECT_EQ(rtt(relayed, 1), 2000U);
+  EXPECT_EQ(rtt(relayed, 2), 60000U);
+  EXPECT_EQ(rtt({}, 2), 3000U);
 }
 
 TEST(Ways, CodesAndLinks) {
