@@ -35,13 +35,23 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {WeightFormat::k8, 4096, 4096, 1},  {WeightFormat::k8, 14336, 4096, 1},
-    {WeightFormat::k8, 4096, 14336, 1}, {WeightFormat::k8, 57344, 4096, 1},
-    {WeightFormat::k8, 14336, 4096, 2}, {WeightFormat::k8, 14336, 4096, 4},
-    {WeightFormat::k8, 14336, 4096, 8}, {WeightFormat::k4, 4096, 4096, 1},
-    {WeightFormat::k4, 14336, 4096, 1}, {WeightFormat::k4, 4096, 14336, 1},
-    {WeightFormat::k4, 57344, 4096, 1}, {WeightFormat::k4, 14336, 4096, 4},
-    {WeightFormat::k4, 14336, 4096, 8}, {WeightFormat::k6, 57344, 4096, 1},
+    {WeightFormat::k8, 4096, 4096, 1},
+    {WeightFormat::k8, 14336, 4096, 1},
+    {WeightFormat::k8, 4096, 14336, 1},
+    {WeightFormat::k8, 57344, 4096, 1},
+    {WeightFormat::k8, 14336, 4096, 2},
+    {WeightFormat::k8, 14336, 4096, 4},
+    {WeightFormat::k8, 14336, 4096, 8},
+    {WeightFormat::k4, 4096, 4096, 1},
+    {WeightFormat::k4, 14336, 4096, 1},
+    {WeightFormat::k4, 4096, 14336, 1},
+    {WeightFormat::k4, 57344, 4096, 1},
+    {WeightFormat::k4, 14336, 4096, 4},
+    {WeightFormat::k4, 14336, 4096, 8},
+    {WeightFormat::k6, 57344, 4096, 1},
+    // A vocabulary's: what a product costs beside its bytes hardly counts here.
+    {WeightFormat::k8, 151936, 4096, 1},
+    {WeightFormat::k4, 151936, 4096, 1},
 };
 
 class Random {

@@ -13,44 +13,65 @@ fn spread(word: u32) -> vec4u {
   return (vec4u(word << 4u, word << 2u, word, word >> 2u)) & vec4u(0x30303030u);
 }
 
+// A group of each row.
+struct Group {
+  words: array<vec4u, kRows>,
+  high_bits: array<vec2u, kRows>,
+  scales: array<i32, kRows>,
+}
+
+fn load_group(g: u32, base: array<u32, kRows>) -> Group {
+  let first_scale = parameters.rows * parameters.words;  // two words a group lie before
+  var group: Group;
+  for (var r = 0u; r < kRows; r++) {
+    let index = base[r] + g;
+    group.words[r] = weights[index];
+    group.high_bits[r] = vec2u(extra[index * 2u], extra[index * 2u + 1u]);
+    group.scales[r] = i32((extra[first_scale + index / 4u] >> ((index & 3u) * 8u)) & 0xffu);
+  }
+  return group;
+}
+
+// Adds group `g` of each row for every token.
+fn add_group(g: u32, group: Group, sums: ptr<function, Sums>) {
+  for (var t = 0u; t < kTokens; t++) {
+    let token = min(parameters.first_token + t, parameters.tokens - 1u);
+    let high = token * 2u * parameters.words + g * 2u;
+    let low = high + parameters.words;
+    let h0 = planes[high];
+    let h1 = planes[high + 1u];
+    let l0 = planes[low];
+    let l1 = planes[low + 1u];
+    let s = bitcast<i32>(group_sums[token * (parameters.words / 2u) + g]);
+    let x = 32i * vec2i((s << 16u) >> 16u, s >> 16u);
+    for (var r = 0u; r < kRows; r++) {
+      let quants = group.words[r];
+      let even = (quants & vec4u(0x0f0f0f0fu)) | spread(group.high_bits[r].x);
+      let odd = ((quants >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(group.high_bits[r].y);
+      let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
+      (*sums)[r * kTokens + t] += group.scales[r] * (q - x);
+    }
+  }
+}
+
 fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
   let groups = parameters.words / 2u;
-  let scales = parameters.rows * groups * 2u;
-  for (var first = lane; first < groups; first += kLanes * kBatch) {
-    var w: array<vec4u, kRows * kBatch>;
-    var high_bits: array<vec2u, kRows * kBatch>;
-    var scale: array<i32, kRows * kBatch>;
+  var base: array<u32, kRows>;
+  for (var r = 0u; r < kRows; r++) {
+    base[r] = min(row + r, parameters.rows - 1u) * groups;
+  }
+  var first = lane;
+  // Whole batches, whose groups need not be looked at one by one.
+  for (; first + (kBatch - 1u) * kLanes < groups; first += kLanes * kBatch) {
+    var batch: array<Group, kBatch>;
     for (var b = 0u; b < kBatch; b++) {
-      let g = min(first + b * kLanes, groups - 1u);
-      for (var r = 0u; r < kRows; r++) {
-        let index = min(row + r, parameters.rows - 1u) * groups + g;
-        w[b * kRows + r] = weights[index];
-        high_bits[b * kRows + r] = vec2u(extra[index * 2u], extra[index * 2u + 1u]);
-        scale[b * kRows + r] = i32((extra[scales + index / 4u] >> ((index & 3u) * 8u)) & 0xffu);
-      }
+      batch[b] = load_group(first + b * kLanes, base);
     }
     for (var b = 0u; b < kBatch; b++) {
-      let g = first + b * kLanes;
-      if (g < groups) {
-        for (var t = 0u; t < kTokens; t++) {
-          let token = min(parameters.first_token + t, parameters.tokens - 1u);
-          let high = token * 2u * parameters.words + g * 2u;
-          let low = high + parameters.words;
-          let h0 = planes[high];
-          let h1 = planes[high + 1u];
-          let l0 = planes[low];
-          let l1 = planes[low + 1u];
-          let s = bitcast<i32>(group_sums[token * groups + g]);
-          let x = vec2i((s << 16u) >> 16u, s >> 16u);
-          for (var r = 0u; r < kRows; r++) {
-            let i = b * kRows + r;
-            let even = (w[i] & vec4u(0x0f0f0f0fu)) | spread(high_bits[i].x);
-            let odd = ((w[i] >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(high_bits[i].y);
-            let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
-            (*sums)[r * kTokens + t] += scale[i] * (q - 32i * x);
-          }
-        }
-      }
+      add_group(first + b * kLanes, batch[b], sums);
     }
+  }
+  for (; first < groups; first += kLanes) {
+    add_group(first, load_group(first, base), sums);
   }
 }

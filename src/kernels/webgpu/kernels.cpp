@@ -30,15 +30,13 @@ constexpr uint32_t kVeryManyRows = 32768;
 MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
   const bool eight = format == WeightFormat::k8;
   MatmulShape shape{.lanes = 64, .rows = 2, .threads = 128, .batch = 4};
-  if (rows >= kManyRows) {
-    shape = eight ? MatmulShape{.lanes = 32, .rows = 4, .threads = 64, .batch = 2}
-                  : MatmulShape{.lanes = 16, .rows = 2, .threads = 64, .batch = 4};
-    if (format == WeightFormat::k4 && rows >= kVeryManyRows) {
-      shape = {.lanes = 16, .rows = 4, .threads = 64, .batch = 2};
-    }
+  if (rows >= kManyRows) shape = {.lanes = 16, .rows = 2, .threads = 64, .batch = 4};
+  if (rows >= kVeryManyRows && format == WeightFormat::k4) {
+    shape = {.lanes = 16, .rows = 4, .threads = 64, .batch = 2};
   }
+  if (rows >= kVeryManyRows && format == WeightFormat::k6) shape.batch = 1;
   const uint32_t pieces = columns / (eight ? 16 : 32);
-  while (shape.lanes > 1 && shape.lanes > pieces) shape.lanes /= 2;
+  while (shape.lanes > 2 && shape.lanes > pieces) shape.lanes /= 2;
   return shape;
 }
 
