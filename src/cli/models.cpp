@@ -54,8 +54,7 @@ struct Inspection {
   uint64_t recurrent = 0;  ///< bytes of recurrent state, whatever the context
   uint64_t state = 0;      ///< all that a conversation of the context may come to hold
   Beside drafting, left_out;
-  Need eight, four;
-  Need sixteen;                      ///< of nothing where the model can't be held so
+  Need sixteen, eight, four;
   std::string stored_types;          ///< "84 Q4_K; 49 F32"
   std::vector<KindQuality> quality;  ///< if it was asked for
 };
@@ -139,9 +138,7 @@ Inspection inspect(const fs::path& folder, uint32_t context, model::KvBits kv, b
   result.state = model::state_bytes(model->config, 0, model->config.layers, result.context, kv);
   result.eight = need(model->config, model::WeightBits::k8, result.state);
   result.four = need(model->config, model::WeightBits::k4, result.state);
-  if (model::check_weights(model->config, model::WeightBits::k16).ok()) {
-    result.sixteen = need(model->config, model::WeightBits::k16, result.state);
-  }
+  result.sixteen = need(model->config, model::WeightBits::k16, result.state);
   if (cache != nullptr) {
     if (const auto known = weights::known_manifest(*model->checkpoint)) {
       weights::tell_contents(*known, *model->checkpoint);
@@ -151,7 +148,7 @@ Inspection inspect(const fs::path& folder, uint32_t context, model::KvBits kv, b
     };
     result.eight.cached = cached(model::WeightBits::k8);
     result.four.cached = cached(model::WeightBits::k4);
-    if (result.sixteen.total != 0) result.sixteen.cached = cached(model::WeightBits::k16);
+    result.sixteen.cached = cached(model::WeightBits::k16);
   }
   if (quality) {
     ThreadPool pool(cores());
@@ -196,7 +193,7 @@ nlohmann::ordered_json to_json(const Inspection& one) {
         {"ends_bytes", need.ends},           {"total_bytes", need.total},
         {"bytes_read_per_token", need.read}, {"cached_bytes", need.cached}};
   };
-  if (one.sixteen.total != 0) object["weights_16"] = width(one.sixteen);
+  object["weights_16"] = width(one.sixteen);
   object["weights_8"] = width(one.eight);
   object["weights_4"] = width(one.four);
   if (one.quality.empty()) return object;
@@ -232,7 +229,6 @@ std::string to_text(const Inspection& one) {
        "a token reads", "quantized on disk"}};
   for (const auto& [name, need] :
        {std::pair{"  16 bits", one.sixteen}, {"  8 bits", one.eight}, {"  4 bits", one.four}}) {
-    if (need.total == 0) continue;
     rows.push_back({name, bytes_text(need.layer), bytes_text(need.layers), bytes_text(need.ends),
                     bytes_text(one.state), bytes_text(need.total), bytes_text(need.read),
                     need.cached == 0 ? "no" : bytes_text(need.cached)});

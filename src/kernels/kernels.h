@@ -143,11 +143,13 @@ struct DeltaStep {
   float scale = 0;     ///< of the output: 1 / sqrt(key_dim)
 };
 
-/// One matrix of an expert: rows of its product get the bias, if it has one.
+/// One matrix of an expert: rows of its product get the bias, if it has one, and then those of the
+/// product of what the matrix leaves out, if that is held too.
 struct ExpertMatrix {
   Matrix matrix;
   bool has_bias = false;
   Vector bias;
+  std::optional<Matrix> rest = std::nullopt;
 };
 
 /// An MLP of which a layer has several: down(gated(gate x, up x)).
@@ -164,7 +166,7 @@ struct GatedActivation {
 
 /// A layer's experts, and how tokens choose among them.
 struct ExpertsStep {
-  std::span<const Expert> experts;  ///< all of one shape
+  std::span<const Expert> experts;  ///< all of one shape, and alike in having rests
   uint32_t chosen = 0;              ///< by a token: 1 to experts.size()
   bool normalize = false;           ///< weights of the chosen ones sum to 1
   GatedActivation activation;

@@ -166,8 +166,9 @@ void ProfiledBackend::experts(Activations in, Floats logits, const ExpertsStep& 
     Size sum;
     for (const ExpertMatrix* one : {&expert.gate, &expert.up, &expert.down}) {
       const PackedMatrix& matrix = inner_->matrix(one->matrix);
-      sum.bytes += matrix.bytes();
-      sum.weights += uint64_t{matrix.rows} * matrix.columns;
+      const uint64_t planes = one->rest ? 2 : 1;
+      sum.bytes += planes * matrix.bytes();
+      sum.weights += planes * matrix.rows * matrix.columns;
     }
     return sum;
   };

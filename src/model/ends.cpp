@@ -26,7 +26,6 @@ class LocalEnds final : public Ends {
       if (found != nullptr) total += found->bytes();
     }
     const TensorNames& names = config_.family->names;
-    TANDEM_TRY(check_weights(config_, bits));
     const uint32_t planes = weight_planes(bits);
     WeightLoader loader(source, *backend_, pool, ends_format(bits), planes, total, progress, cache);
     hidden_ = backend_->add_floats(config_.hidden_size);

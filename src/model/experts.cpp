@@ -1,6 +1,5 @@
 #include "model/experts.h"
 
-#include <array>
 #include <string>
 #include <utility>
 
@@ -82,11 +81,15 @@ uint64_t packed_bytes(const std::vector<MatrixName>& names, kernels::WeightForma
   return bytes;
 }
 
+uint64_t expert_matrix_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
+  return expert_planes(config, bits) *
+         packed_bytes(one_expert(Place(config, layer), 0), expert_format(config, bits));
+}
+
 uint64_t one_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
   const uint64_t biases =
       config.family->experts->biases ? 2 * uint64_t{config.moe.width} + config.hidden_size : 0;
-  return packed_bytes(one_expert(Place(config, layer), 0), expert_format(config, bits)) +
-         biases * sizeof(float);
+  return expert_matrix_bytes(config, layer, bits) + biases * sizeof(float);
 }
 
 // Every `step`-th of `count * step` values from `first` on.
@@ -96,12 +99,15 @@ std::vector<float> pick(std::span<const float> values, size_t first, size_t step
   return picked;
 }
 
+// Gate, up and down, each with its rest after it if there are twice as many.
 Result<kernels::Expert> add_expert(kernels::Backend& backend,
                                    std::vector<kernels::PackedMatrix> matrices) {
   kernels::Expert expert;
-  const std::array<ExpertMatrix*, 3> places = {&expert.gate, &expert.up, &expert.down};
-  for (size_t i = 0; i < places.size(); ++i) {
-    TANDEM_ASSIGN(places[i]->matrix, backend.add_matrix(std::move(matrices[i])));
+  auto next = matrices.begin();
+  for (ExpertMatrix* place : {&expert.gate, &expert.up, &expert.down}) {
+    TANDEM_ASSIGN(place->matrix, backend.add_matrix(std::move(*next++)));
+    if (matrices.size() == 3) continue;
+    TANDEM_ASSIGN(place->rest, backend.add_matrix(std::move(*next++)));
   }
   return expert;
 }
@@ -128,8 +134,12 @@ Status add_biases(const Place& place, ExpertBlock& block, WeightLoader& loader) 
 }  // namespace
 
 kernels::WeightFormat expert_format(const ModelConfig& config, WeightBits bits) {
-  const bool exact = config.moe.layout == ExpertLayout::kMxfp4 && bits == WeightBits::k8;
+  const bool exact = config.moe.layout == ExpertLayout::kMxfp4 && bits != WeightBits::k4;
   return exact ? kernels::WeightFormat::k6 : layer_format(bits);
+}
+
+uint32_t expert_planes(const ModelConfig& config, WeightBits bits) {
+  return config.moe.layout == ExpertLayout::kMxfp4 ? 1 : weight_planes(bits);
 }
 
 ExpertTensors expert_tensors(const ModelConfig& config, uint32_t layer) {
@@ -194,8 +204,7 @@ void add_expert_tensors(const ModelConfig& config, uint32_t layer,
 
 uint64_t movable_expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
   if (!config.has_experts(layer)) return 0;
-  return config.moe.experts *
-         packed_bytes(one_expert(Place(config, layer), 0), expert_format(config, bits));
+  return config.moe.experts * expert_matrix_bytes(config, layer, bits);
 }
 
 uint64_t expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits) {
@@ -203,7 +212,7 @@ uint64_t expert_bytes(const ModelConfig& config, uint32_t layer, WeightBits bits
   const ExpertTensors tensors = expert_tensors(config, layer);
   const uint64_t router = config.moe.experts + (tensors.shared.empty() ? 0U : 1U);
   return config.moe.experts * one_expert_bytes(config, layer, bits) +
-         packed_bytes(tensors.shared, layer_format(bits)) +
+         weight_planes(bits) * packed_bytes(tensors.shared, layer_format(bits)) +
          2 * kernels::PackedMatrix::bytes_for(kernels::WeightFormat::k8, router,
                                               config.hidden_size) +
          (config.family->experts->biases ? router * sizeof(float) : 0);
@@ -226,7 +235,12 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
   }
   TANDEM_ASSIGN(block.router,
                 loader.fine(names.router, std::move(bias), {buffers.router, buffers.router_rest}));
-  TANDEM_ASSIGN(auto experts, loader.units(names.experts, expert_format(config, loader.bits()),
+  std::vector<std::vector<MatrixName>> units;
+  units.reserve(names.experts.size());
+  for (const auto& expert : names.experts) {
+    units.push_back(with_rests(expert, expert_planes(config, loader.bits())));
+  }
+  TANDEM_ASSIGN(auto experts, loader.units(units, expert_format(config, loader.bits()),
                                            config.moe.layout != ExpertLayout::kSeparate));
   for (auto& matrices : experts) {
     TANDEM_ASSIGN(auto expert, add_expert(loader.backend(), std::move(matrices)));
@@ -236,7 +250,7 @@ Result<ExpertBlock> load_experts(const ModelConfig& config, uint32_t layer,
     // Every token reads it: it is no better off than the other matrices of the layer.
     loader.expect(names.shared);
     std::vector<kernels::PackedMatrix> shared;
-    for (const MatrixName& name : names.shared) {
+    for (const MatrixName& name : with_rests(names.shared, weight_planes(loader.bits()))) {
       TANDEM_ASSIGN(auto packed, loader.matrix(name));
       shared.push_back(std::move(packed));
     }

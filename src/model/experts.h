@@ -18,8 +18,10 @@ struct ExpertTensors {
 /// Tensors of a layer that has_experts().
 ExpertTensors expert_tensors(const ModelConfig& config, uint32_t layer);
 
-/// MXFP4 becomes 6 bits where other layers have 8: nothing is lost, and less is read.
+/// MXFP4 becomes 6 bits where other layers have 8 or 16: nothing is lost, and less is read.
 kernels::WeightFormat expert_format(const ModelConfig& config, WeightBits bits);
+/// How many matrices of that format stand for one of an expert.
+uint32_t expert_planes(const ModelConfig& config, WeightBits bits);
 
 /// Names and shapes of all of them as the checkpoint has them, biases included.
 void add_expert_tensors(const ModelConfig& config, uint32_t layer,

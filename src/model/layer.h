@@ -165,7 +165,8 @@ class WeightLoader {
                       const std::array<kernels::Floats, 2>& outs);
   [[nodiscard]] kernels::Backend& backend() { return backend_; }
   [[nodiscard]] WeightBits bits() const {
-    return format_ == kernels::WeightFormat::k8 ? WeightBits::k8 : WeightBits::k4;
+    if (format_ == kernels::WeightFormat::k4) return WeightBits::k4;
+    return planes_ == 2 ? WeightBits::k16 : WeightBits::k8;
   }
   /// A norm over n values.
   Result<kernels::Norm> norm(const std::string& name, const ModelConfig& config, uint32_t n,

@@ -281,7 +281,6 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                    std::to_string(options.last_layer) + " are not a range of the model's " +
                    std::to_string(config.layers));
   }
-  TANDEM_TRY(check_weights(config, options.weights));
   StageOptions own = options;
   if (own.pool == nullptr) own.pool = std::make_shared<ThreadPool>(options.threads);
   TANDEM_ASSIGN(auto backend, kernels::make_cpu_backend(name(options.isa), own.pool));

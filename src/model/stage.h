@@ -28,15 +28,13 @@ class PackedStore;
 namespace tandem::model {
 
 /// Weights are held as 8-bit integers with a scale per row; or twice so, the second time what the
-/// first leaves out (16 bits, not of mixtures of experts); or as 4-bit integers in groups of 32 (6
+/// first leaves out (16 bits); or as 4-bit integers in groups of 32 (6
 /// bits for embedding and output head).
 enum class WeightBits : uint8_t { k8 = 8, k4 = 4, k16 = 16 };
 /// One of these, by its number.
 inline bool is_weight_bits(uint32_t bits) {
   return bits == 8 || bits == 4 || bits == 16;
 }
-/// kUnsupported where a model can't be held in weights of these bits.
-Status check_weights(const ModelConfig& config, WeightBits bits);
 
 /// Keys and values are held as 16-bit integers, or rounded to 8 bits, which changes answers.
 enum class KvBits : uint8_t { k16 = 16, k8 = 8 };

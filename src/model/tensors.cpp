@@ -55,12 +55,6 @@ std::vector<MatrixName> with_rests(std::span<const MatrixName> names, uint32_t p
   return all;
 }
 
-Status check_weights(const ModelConfig& config, WeightBits bits) {
-  if (bits != WeightBits::k16 || config.moe.experts == 0) return {};
-  return Error{ErrorKind::kUnsupported,
-               "weights of 16 bits are not there for mixtures of experts; take 8 or 4"};
-}
-
 std::vector<TensorInfo> layer_tensors(const ModelConfig& config, uint32_t first, uint32_t last) {
   std::vector<TensorInfo> tensors;
   for (uint32_t index = first; index < last; ++index) {

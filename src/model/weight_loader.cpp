@@ -104,8 +104,10 @@ uint64_t cached_bytes(const ModelConfig& config, WeightBits bits,
     add(layer_format(bits), with_rests(layer_matrices(config, layer), planes));
     if (!config.has_experts(layer)) continue;
     const ExpertTensors tensors = expert_tensors(config, layer);
-    for (const auto& expert : tensors.experts) add(expert_format(config, bits), expert);
-    if (!tensors.shared.empty()) add(layer_format(bits), tensors.shared);
+    for (const auto& expert : tensors.experts) {
+      add(expert_format(config, bits), with_rests(expert, expert_planes(config, bits)));
+    }
+    if (!tensors.shared.empty()) add(layer_format(bits), with_rests(tensors.shared, planes));
   }
   const MatrixName embedding = embedding_matrix(config);
   add(ends_format(bits), with_rests({&embedding, 1}, planes));
@@ -122,18 +124,22 @@ std::vector<std::string> tensors_to_read(const ModelConfig& config, uint32_t fir
   std::set<std::string> held;
   std::set<std::string>
       lacking;  // of units that are not there, which may share tensors with others
-  const auto look = [&](kernels::WeightFormat format, std::span<const MatrixName> names) {
+  const auto look = [&](kernels::WeightFormat format, std::span<const MatrixName> matrices,
+                        uint32_t planes) {
+    const std::vector<MatrixName> names = with_rests(matrices, planes);
     const std::vector<Digest> keys = unit_keys(source, format, names);
     const bool there = std::any_of(keys.begin(), keys.end(),
                                    [&](const Digest& key) { return cache->size_of(key) != 0; });
     for (const MatrixName& name : names) (there ? held : lacking).insert(name.weight());
   };
   for (uint32_t layer = first; layer < last && cache != nullptr; ++layer) {
-    look(layer_format(bits), layer_matrices(config, layer));
+    look(layer_format(bits), layer_matrices(config, layer), weight_planes(bits));
     if (!config.has_experts(layer)) continue;
     const ExpertTensors tensors = expert_tensors(config, layer);
-    for (const auto& expert : tensors.experts) look(expert_format(config, bits), expert);
-    if (!tensors.shared.empty()) look(layer_format(bits), tensors.shared);
+    for (const auto& expert : tensors.experts) {
+      look(expert_format(config, bits), expert, expert_planes(config, bits));
+    }
+    if (!tensors.shared.empty()) look(layer_format(bits), tensors.shared, weight_planes(bits));
   }
   std::vector<std::string> names;
   for (auto& tensor : layer_tensors(config, first, last)) {
@@ -296,7 +302,8 @@ Result<std::vector<std::vector<kernels::PackedMatrix>>> WeightLoader::units(
       const weights::TensorInfo* info = source_.find(name.weight());
       if (!on_disk_) bytes_ += loaded[i][role].bytes();
       const uint64_t weights = uint64_t{name.part.rows} * name.part.columns;
-      TANDEM_TRY(advance(info == nullptr ? 0 : weights::bytes_of(info->dtype, weights)));
+      const bool counts = info != nullptr && !name.part.rest;
+      TANDEM_TRY(advance(counts ? weights::bytes_of(info->dtype, weights) : 0));
     }
   }
   const size_t roles = units.empty() ? 0 : units.front().size();

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -226,8 +225,8 @@ class LateEntry final : public kernels::OnDemand {
     ThreadPool alone(1);
     mapping_->populate(alone);
     if (checked_.load(std::memory_order_acquire)) return {};
-    const std::lock_guard lock(mutex_);
-    if (checked_.load(std::memory_order_relaxed)) return {};
+    // Without a lock: a pass that needs the expert checks it once more rather than wait for the
+    // thread of lowest priority that may be at it.
     const std::span<const std::byte> data(mapping_->bytes + offset_, mapping_->size - offset_);
     if (checksum(data, alone) != content_) {
       ::unlink(path_.c_str());
@@ -248,7 +247,6 @@ class LateEntry final : public kernels::OnDemand {
   const std::shared_ptr<const Mapping> mapping_;
   const uint64_t offset_;
   const Digest content_;
-  std::mutex mutex_;
   std::atomic<bool> checked_{false};
 };
 

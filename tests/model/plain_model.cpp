@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/hash.h"
 #include "weights/quantize.h"
 
 namespace tandem::model {
@@ -41,7 +42,8 @@ const std::vector<double>& PlainWeights::matrix(const std::string& name, uint64_
   const double unit =
       std::exp2(std::floor(std::log2(1.6 / (73 * std::sqrt(static_cast<double>(columns))))));
   for (uint64_t i = 0; i < rows * columns; ++i) {
-    const double q = i % columns == 0 ? 127 : std::round(random() * 127);
+    double q = i % columns == 0 ? 127 : std::round(random() * 127);
+    if (grid_ == Grid::kNone && i % columns != 0) q += 0.49 * random();
     tensor.stored[i] = static_cast<float>(q * unit);
   }
   tensor.values.assign(tensor.stored.begin(), tensor.stored.end());
@@ -70,6 +72,12 @@ Result<weights::TensorData> PlainWeights::read(std::string_view tensor) {
   }
   return weights::TensorData{found->second.info, std::as_bytes(std::span(found->second.stored)),
                              nullptr};
+}
+
+weights::TensorIdentity PlainWeights::identity(std::string_view tensor) const {
+  const auto found = tensors_.find(tensor);
+  if (found == tensors_.end()) return {};
+  return {sha256(std::as_bytes(std::span(found->second.stored))), std::nullopt};
 }
 
 std::vector<double> plain_frequencies(double theta, uint32_t channels) {

@@ -12,10 +12,12 @@
 namespace tandem::model {
 
 /// Tensors by name: random ones, made when they are first asked for, or those of another source.
-/// Random matrices lie on an int8 grid a row, so that 8-bit weights hold them exactly.
+/// Random matrices lie on an int8 grid a row, so that 8-bit weights hold them exactly, or on none.
 class PlainWeights final : public weights::TensorSource {
  public:
-  explicit PlainWeights(weights::TensorSource* source = nullptr) : source_(source) {}
+  enum class Grid { kBytes, kNone };
+  explicit PlainWeights(weights::TensorSource* source = nullptr, Grid grid = Grid::kBytes)
+      : source_(source), grid_(grid) {}
 
   const std::vector<double>& matrix(const std::string& name, uint64_t rows, uint64_t columns);
   /// Values around `middle`.
@@ -23,6 +25,7 @@ class PlainWeights final : public weights::TensorSource {
 
   [[nodiscard]] const weights::TensorInfo* find(std::string_view tensor) const override;
   [[nodiscard]] Result<weights::TensorData> read(std::string_view tensor) override;
+  [[nodiscard]] weights::TensorIdentity identity(std::string_view tensor) const override;
 
  private:
   struct Tensor {
@@ -35,6 +38,7 @@ class PlainWeights final : public weights::TensorSource {
   double random();
 
   weights::TensorSource* source_;
+  const Grid grid_;
   std::map<std::string, Tensor, std::less<>> tensors_;
   uint64_t state_ = 1;
 };

@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/expert_groups.h"
 #include "kernels/cpu/expert_memory.h"
+#include "kernels/cpu/expert_reader.h"
 #include "kernels/cpu/kv_cache.h"
 #include "kernels/cpu/weight_mover.h"
 #include "kernels/kernels.h"
@@ -151,14 +152,20 @@ class CpuBackend final : public Backend {
   void choose(Floats logits, const ExpertsStep& step);
   bool grow_experts(const ActivationRows& in, const ExpertsStep& step);
   void gather(const ActivationRows& in);
-  // Groups whose expert must be read go last and are asked for; gives how many need not.
+  // Groups whose expert must be read go last and begin to be read; gives how many need not.
   size_t want_experts(const ExpertsStep& step);
-  void fetch_experts(const ExpertsStep& step, size_t first);
-  void first_products(const ActivationRows& in, const ExpertsStep& step, size_t from, size_t to);
-  void shared_first(const ActivationRows& in, const Expert& shared);
-  void activate(const GatedActivation& activation, const float* gate, const float* up,
-                ActivationRows& inner, uint32_t count);
-  void second_products(const ExpertsStep& step, uint32_t columns);
+  // Adds tasks that write products of `in` to rows `first` and on of `out`.
+  void multiply(const ExpertMatrix& matrix, const ActivationView& in, ExpertProducts& out,
+                size_t first);
+  // Rows groups_.active of `inner`. Rests of the first products are added to them.
+  void activate(const GatedActivation& activation, const Expert& expert, ExpertProducts& gate,
+                ExpertProducts& up, ActivationRows& inner);
+  // All products of some groups, and of the shared expert.
+  void run_groups(const ActivationRows& in, const ExpertsStep& step,
+                  std::span<const ExpertGroup> groups, bool with_shared);
+  // Those from `first` on, as their experts arrive.
+  void run_late_groups(const ActivationRows& in, const ExpertsStep& step, size_t first);
+  void add_up(const ExpertsStep& step, FloatRows& out);
   // Moves some weights out of mapped files: for a quarter of the time that the last pass took.
   void move_weights();
   // Makes every buffer hold `tokens` tokens; false if memory is exhausted.
@@ -185,6 +192,7 @@ class CpuBackend final : public Backend {
   std::vector<arithmetic::Rotation> rotations_[kRotationTables];
   ExpertGroups groups_;
   ExpertMemory expert_memory_;
+  ExpertReader expert_reader_;
   Status unreadable_;  // why weights that were needed can't be read
 };
 

@@ -16,6 +16,13 @@ struct ExpertGroup {
   uint32_t count = 0;
 };
 
+/// What one of an expert's matrices makes of rows of activations, [rows][columns], and what the
+/// rest of it makes of them, which is added before the products are used.
+struct ExpertProducts {
+  AlignedArray<float> values;
+  AlignedArray<float> rest;  ///< empty where no matrix has one
+};
+
 /// A pass's choices, and the memory of an experts step, which is kept from layer to layer.
 struct ExpertGroups {
   uint32_t chosen = 0;              ///< experts a token
@@ -30,15 +37,16 @@ struct ExpertGroups {
   void arrange(uint32_t count, uint32_t expert_count);
 
   // Rows by slot; then a row a token for the shared expert.
-  uint32_t capacity = 0;         ///< tokens that the memory below is for
-  ActivationRows gathered;       ///< [slots] inputs
-  ActivationRows inner;          ///< [slots]
-  ActivationRows shared_inner;   ///< [tokens]
-  AlignedArray<float> gate, up;  ///< [slots][inner columns]
-  AlignedArray<float> shared_gate, shared_up;
-  AlignedArray<float> down;         ///< [slots][columns of the output]
-  AlignedArray<float> shared_down;  ///< [tokens][columns of the output]
-  std::vector<uint32_t> starts;     ///< scratch of arrange()
+  uint32_t capacity = 0;        ///< tokens that the memory below is for
+  ActivationRows gathered;      ///< [slots] inputs
+  ActivationRows inner;         ///< [slots]
+  ActivationRows shared_inner;  ///< [tokens]
+  ExpertProducts gate, up;      ///< [slots][inner columns]
+  ExpertProducts shared_gate, shared_up;
+  ExpertProducts down;           ///< [slots][columns of the output]
+  ExpertProducts shared_down;    ///< [tokens][columns of the output]
+  std::vector<uint32_t> active;  ///< scratch: rows that an activation is for
+  std::vector<uint32_t> starts;  ///< scratch of arrange()
 };
 
 }  // namespace tandem::kernels::cpu

@@ -3,7 +3,6 @@
 // when they are chosen, and stay as long as the system has room for their pages.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,16 +26,16 @@ class ExpertMemory {
   /// Between two passes: puts copies in the places of the matrices, and chooses what is copied next
   /// and what makes room for it.
   void begin_pass(std::span<PackedMatrix> matrices);
-  /// Counts a use of an expert whose matrices are `ids` of `matrices`. True if it has to be fetched
-  /// first: it is not copied, and its pages may not be in memory.
-  bool use(const std::array<uint32_t, 3>& ids, std::span<const PackedMatrix> matrices);
+  /// Counts a use of an expert whose matrices are `ids` of `matrices`, at least one. True if it has
+  /// to be fetched first: it is not copied, and its pages may not be in memory.
+  bool use(std::span<const uint32_t> ids, std::span<const PackedMatrix> matrices);
   /// Bytes of copies in use now.
   [[nodiscard]] uint64_t copied_bytes() const { return copied_bytes_; }
 
  private:
   struct Expert {
-    std::array<uint32_t, 3> ids{};
-    std::array<PackedMatrix, 3> mapped;  // where it lies on disk
+    std::vector<uint32_t> ids;
+    std::vector<PackedMatrix> mapped;  // where they lie on disk
     uint64_t bytes = 0;
     uint64_t last_pass = 0;  // of its last use
     uint32_t uses = 0;       // of late: halved now and then

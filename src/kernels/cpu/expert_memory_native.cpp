@@ -31,7 +31,7 @@ bool worth_it(uint32_t uses, uint32_t victims) {
 
 struct Copy {
   size_t expert = 0;
-  std::array<PackedMatrix, 3> matrices;
+  std::vector<PackedMatrix> matrices;
   bool ok = false;
 };
 
@@ -72,7 +72,8 @@ struct ExpertMemory::Work {
       Copy made;
       made.expert = job.expert;
       made.ok = job.matrices[0].on_demand->fetch().ok();
-      for (size_t i = 0; i < 3 && made.ok; ++i) {
+      made.matrices.resize(job.matrices.size());
+      for (size_t i = 0; i < made.matrices.size() && made.ok; ++i) {
         made.ok = copy_matrix(job.matrices[i], made.matrices[i]);
       }
       lock.lock();
@@ -94,15 +95,15 @@ ExpertMemory::~ExpertMemory() {
   work_->thread.join();
 }
 
-bool ExpertMemory::use(const std::array<uint32_t, 3>& ids, std::span<const PackedMatrix> matrices) {
+bool ExpertMemory::use(std::span<const uint32_t> ids, std::span<const PackedMatrix> matrices) {
   if (expert_of_.size() < matrices.size()) expert_of_.resize(matrices.size());
   uint32_t& place = expert_of_[ids[0]];
   if (place == 0) {
     Expert& expert = experts_.emplace_back();
-    expert.ids = ids;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      expert.mapped[i] = matrices[ids[i]].share();
-      expert.bytes += expert.mapped[i].bytes();
+    expert.ids.assign(ids.begin(), ids.end());
+    for (const uint32_t id : ids) {
+      expert.mapped.push_back(matrices[id].share());
+      expert.bytes += expert.mapped.back().bytes();
     }
     place = static_cast<uint32_t>(experts_.size());
   }
@@ -194,7 +195,7 @@ void ExpertMemory::choose(std::span<PackedMatrix> matrices) {
     if (copied_bytes_ + expert.bytes > limit_) break;
     Copy job;
     job.expert = index;
-    for (size_t i = 0; i < 3; ++i) job.matrices[i] = expert.mapped[i].share();
+    for (const PackedMatrix& matrix : expert.mapped) job.matrices.push_back(matrix.share());
     jobs.push_back(std::move(job));
     expert.state = Expert::State::kCopying;
     copied_bytes_ += expert.bytes;

@@ -8,7 +8,7 @@ struct ExpertMemory::Work {};
 ExpertMemory::ExpertMemory() = default;
 ExpertMemory::~ExpertMemory() = default;
 
-bool ExpertMemory::use(const std::array<uint32_t, 3>&, std::span<const PackedMatrix>) {
+bool ExpertMemory::use(std::span<const uint32_t>, std::span<const PackedMatrix>) {
   return false;
 }
 void ExpertMemory::begin_pass(std::span<PackedMatrix>) {}

@@ -1,12 +1,13 @@
 // A mixture of experts on the CPU: choose, gather each expert's tokens, all experts' first products
-// in one loop, the activation, all second products in one loop, weighted sums.
+// in one loop, the activation, all second products in one loop, weighted sums. Experts that have to
+// be read go the same way later, as they come.
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include "arithmetic/activation.h"
 #include "arithmetic/router.h"
-#include "base/mutex.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace tandem::kernels::cpu {
@@ -76,28 +77,34 @@ void CpuBackend::choose(Floats logits, const ExpertsStep& step) {
 }
 
 bool CpuBackend::grow_experts(const ActivationRows& in, const ExpertsStep& step) {
-  const PackedMatrix& first = matrices_[step.experts.front().gate.matrix.id];
-  const PackedMatrix& second = matrices_[step.experts.front().down.matrix.id];
+  const Expert& one = step.experts.front();
+  const uint32_t width = matrices_[one.gate.matrix.id].rows;
+  const uint32_t columns = matrices_[one.down.matrix.id].rows;
   const uint64_t tokens = std::max(tokens_, groups_.capacity);
   const uint64_t slots = tokens * step.chosen;
-  const auto rows = [&](ActivationRows& memory, uint32_t columns, uint64_t count) {
-    if (memory.columns == columns && memory.exponents.size() >= count) return true;
-    return make_rows(memory, columns, count, kernels_.prepared_bytes(padded_columns(columns)));
+  const auto rows = [&](ActivationRows& memory, uint32_t n, uint64_t count) {
+    if (memory.columns == n && memory.exponents.size() >= count) return true;
+    return make_rows(memory, n, count, kernels_.prepared_bytes(padded_columns(n)));
   };
   const auto floats = [](AlignedArray<float>& memory, uint64_t count) {
     return memory.size() >= count || make_floats(memory, count);
   };
+  const auto products = [&](ExpertProducts& memory, const ExpertMatrix& matrix, uint64_t count) {
+    return floats(memory.values, count) && (!matrix.rest || floats(memory.rest, count));
+  };
   groups_.capacity = 0;
   // One token goes everywhere as it is.
   bool ok = tokens == 1 || rows(groups_.gathered, in.columns, slots);
-  ok = ok && rows(groups_.inner, first.rows, slots) && floats(groups_.gate, slots * first.rows) &&
-       floats(groups_.up, slots * first.rows) && floats(groups_.down, slots * second.rows);
+  ok = ok && rows(groups_.inner, width, slots) && products(groups_.gate, one.gate, slots * width) &&
+       products(groups_.up, one.up, slots * width) &&
+       products(groups_.down, one.down, slots * columns);
   if (step.shared != nullptr) {
-    const PackedMatrix& shared = matrices_[step.shared->gate.matrix.id];
-    ok = ok && rows(groups_.shared_inner, shared.rows, tokens) &&
-         floats(groups_.shared_gate, tokens * shared.rows) &&
-         floats(groups_.shared_up, tokens * shared.rows) &&
-         floats(groups_.shared_down, tokens * second.rows);
+    const Expert& shared = *step.shared;
+    const uint32_t own = matrices_[shared.gate.matrix.id].rows;
+    ok = ok && rows(groups_.shared_inner, own, tokens) &&
+         products(groups_.shared_gate, shared.gate, tokens * own) &&
+         products(groups_.shared_up, shared.up, tokens * own) &&
+         products(groups_.shared_down, shared.down, tokens * columns);
   }
   if (ok) groups_.capacity = static_cast<uint32_t>(tokens);
   return ok;
@@ -124,137 +131,162 @@ void CpuBackend::gather(const ActivationRows& in) {
 
 size_t CpuBackend::want_experts(const ExpertsStep& step) {
   std::vector<ExpertGroup> late;
+  std::vector<std::shared_ptr<OnDemand>> files;
   size_t kept = 0;
   for (const ExpertGroup& group : groups_.groups) {
     const Expert& expert = step.experts[group.expert];
     const std::shared_ptr<OnDemand>& mapped = matrices_[expert.gate.matrix.id].on_demand;
-    const std::array<uint32_t, 3> ids = {expert.gate.matrix.id, expert.up.matrix.id,
-                                         expert.down.matrix.id};
-    if (mapped != nullptr && expert_memory_.use(ids, matrices_)) {
-      mapped->want();
+    std::array<uint32_t, 6> ids{};
+    size_t count = 0;
+    for (const ExpertMatrix* one : {&expert.gate, &expert.up, &expert.down}) {
+      ids[count++] = one->matrix.id;
+      if (one->rest) ids[count++] = one->rest->id;
+    }
+    if (mapped != nullptr && expert_memory_.use(std::span(ids).first(count), matrices_)) {
       late.push_back(group);
+      files.push_back(mapped);
     } else {
       groups_.groups[kept++] = group;
     }
   }
   std::copy(late.begin(), late.end(), groups_.groups.begin() + static_cast<ptrdiff_t>(kept));
+  expert_reader_.begin(files);
   return kept;
 }
 
-void CpuBackend::fetch_experts(const ExpertsStep& step, size_t first) {
-  Mutex mutex;
-  pool_.split(groups_.groups.size() - first, 1, [&](uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; ++i) {
-      const Expert& expert = step.experts[groups_.groups[first + i].expert];
-      const Status status = matrices_[expert.gate.matrix.id].on_demand->fetch();
-      if (status.ok()) continue;
-      const std::lock_guard lock(mutex);
-      unreadable_ = status;
-    }
-  });
-}
-
-void CpuBackend::first_products(const ActivationRows& in, const ExpertsStep& step, size_t from,
-                                size_t to) {
-  tasks_.clear();
-  const size_t bytes = kernels_.prepared_bytes(in.padded);
-  const size_t stride = groups_.inner.columns;
-  for (size_t i = from; i < to; ++i) {
-    const ExpertGroup& group = groups_.groups[i];
-    const Expert& expert = step.experts[group.expert];
-    const ActivationView view =
-        tokens_ == 1 ? ActivationView(in)
-                     : ActivationView(groups_.gathered, group.first, group.count, bytes);
-    const size_t place = group.first * stride;
-    tasks_.push_back({&matrices_[expert.gate.matrix.id], view, bias(expert.gate),
-                      groups_.gate.data() + place, stride});
-    tasks_.push_back({&matrices_[expert.up.matrix.id], view, bias(expert.up),
-                      groups_.up.data() + place, stride});
-  }
-  if (step.shared != nullptr && from == 0) shared_first(in, *step.shared);
-  run(tasks_, tokens_ > 1);
-}
-
-void CpuBackend::shared_first(const ActivationRows& in, const Expert& shared) {
-  const size_t width = groups_.shared_inner.columns;
-  tasks_.push_back({&matrices_[shared.gate.matrix.id], in, bias(shared.gate),
-                    groups_.shared_gate.data(), width});
+void CpuBackend::multiply(const ExpertMatrix& matrix, const ActivationView& in, ExpertProducts& out,
+                          size_t first) {
+  const PackedMatrix& packed = matrices_[matrix.matrix.id];
+  const size_t columns = packed.rows;
+  tasks_.push_back({&packed, in, bias(matrix), out.values.data() + first * columns, columns});
+  if (!matrix.rest) return;
   tasks_.push_back(
-      {&matrices_[shared.up.matrix.id], in, bias(shared.up), groups_.shared_up.data(), width});
+      {&matrices_[matrix.rest->id], in, nullptr, out.rest.data() + first * columns, columns});
 }
 
-void CpuBackend::activate(const GatedActivation& activation, const float* gate, const float* up,
-                          ActivationRows& inner, uint32_t count) {
+void CpuBackend::activate(const GatedActivation& activation, const Expert& expert,
+                          ExpertProducts& gate, ExpertProducts& up, ActivationRows& inner) {
   const uint32_t n = inner.columns;
-  inner.tokens = count;
-  pool_.split(count, (kElementsWorthForking + n - 1) / n, [&](uint64_t begin, uint64_t end) {
+  const uint64_t fewest = (kElementsWorthForking + n - 1) / n;
+  pool_.split(groups_.active.size(), fewest, [&](uint64_t begin, uint64_t end) {
     thread_local std::vector<float> memory;
     if (memory.size() < n) memory.resize(n);
-    for (uint64_t slot = begin; slot < end; ++slot) {
-      const float* g = gate + slot * n;
-      const float* u = up + slot * n;
+    for (uint64_t i = begin; i < end; ++i) {
+      const uint32_t slot = groups_.active[i];
+      const size_t place = size_t{slot} * n;
+      float* g = gate.values.data() + place;
+      float* u = up.values.data() + place;
+      if (expert.gate.rest) kernels_.add(g, gate.rest.data() + place, n);
+      if (expert.up.rest) kernels_.add(u, up.rest.data() + place, n);
       if (activation.kind == GatedActivation::Kind::kClampedSwiglu) {
         kernels_.clamped_swiglu(g, u, n, activation.alpha, activation.limit, memory.data());
       } else {
         kernels_.gated_silu(g, u, n, memory.data());
       }
-      quantize_row(memory.data(), inner, static_cast<uint32_t>(slot));
+      quantize_row(memory.data(), inner, slot);
     }
   });
 }
 
-void CpuBackend::second_products(const ExpertsStep& step, uint32_t columns) {
+void CpuBackend::run_groups(const ActivationRows& in, const ExpertsStep& step,
+                            std::span<const ExpertGroup> groups, bool with_shared) {
+  const bool alone = tokens_ == 1;
+  const size_t bytes = kernels_.prepared_bytes(in.padded);
+  const size_t inner_bytes = kernels_.prepared_bytes(groups_.inner.padded);
   tasks_.clear();
-  const size_t bytes = kernels_.prepared_bytes(groups_.inner.padded);
-  for (const ExpertGroup& group : groups_.groups) {
-    const ExpertMatrix& matrix = step.experts[group.expert].down;
-    tasks_.push_back({&matrices_[matrix.matrix.id],
-                      ActivationView(groups_.inner, group.first, group.count, bytes), bias(matrix),
-                      groups_.down.data() + size_t{group.first} * columns, columns});
+  for (const ExpertGroup& group : groups) {
+    const Expert& expert = step.experts[group.expert];
+    const ActivationView view =
+        alone ? ActivationView(in)
+              : ActivationView(groups_.gathered, group.first, group.count, bytes);
+    multiply(expert.gate, view, groups_.gate, group.first);
+    multiply(expert.up, view, groups_.up, group.first);
   }
-  if (step.shared != nullptr) {
-    tasks_.push_back({&matrices_[step.shared->down.matrix.id], groups_.shared_inner,
-                      bias(step.shared->down), groups_.shared_down.data(), columns});
+  if (with_shared) {
+    multiply(step.shared->gate, in, groups_.shared_gate, 0);
+    multiply(step.shared->up, in, groups_.shared_up, 0);
   }
-  run(tasks_, tokens_ > 1);
+  run(tasks_, !alone);
+  groups_.active.clear();
+  for (const ExpertGroup& group : groups) {
+    for (uint32_t i = 0; i < group.count; ++i) groups_.active.push_back(group.first + i);
+  }
+  activate(step.activation, step.experts.front(), groups_.gate, groups_.up, groups_.inner);
+  if (with_shared) {
+    groups_.active.resize(tokens_);
+    std::iota(groups_.active.begin(), groups_.active.end(), 0U);
+    groups_.shared_inner.tokens = tokens_;
+    activate(step.activation, *step.shared, groups_.shared_gate, groups_.shared_up,
+             groups_.shared_inner);
+  }
+  tasks_.clear();
+  for (const ExpertGroup& group : groups) {
+    multiply(step.experts[group.expert].down,
+             ActivationView(groups_.inner, group.first, group.count, inner_bytes), groups_.down,
+             group.first);
+  }
+  if (with_shared) multiply(step.shared->down, groups_.shared_inner, groups_.shared_down, 0);
+  run(tasks_, !alone);
+}
+
+void CpuBackend::run_late_groups(const ActivationRows& in, const ExpertsStep& step, size_t first) {
+  std::vector<ExpertGroup> groups;
+  while (true) {
+    const std::vector<ExpertReader::Arrival> arrived = expert_reader_.wait();
+    if (arrived.empty()) return;
+    groups.clear();
+    for (const ExpertReader::Arrival& one : arrived) {
+      if (one.status.ok()) {
+        groups.push_back(groups_.groups[first + one.place]);
+      } else {
+        unreadable_ = one.status;
+      }
+    }
+    if (!groups.empty()) run_groups(in, step, groups, false);
+  }
 }
 
 void CpuBackend::experts(Activations in, Floats logits, const ExpertsStep& step, Floats out) {
   const ActivationRows& rows = activations_[in.id];
   FloatRows& result = floats_[out.id];
+  if (!unreadable_.ok()) return;  // and so will finish()
   choose(logits, step);
   if (!grow_experts(rows, step)) {
     exhausted_.store(true, std::memory_order_relaxed);
     return;
   }
   gather(rows);
-  // What is in memory already is computed with while the rest is read.
+  groups_.inner.tokens = tokens_ * step.chosen;
+  // What is in memory already is computed with while the rest is read, and each of the rest as soon
+  // as it is there.
   const size_t ready = want_experts(step);
-  first_products(rows, step, 0, ready);
-  if (ready < groups_.groups.size()) {
-    fetch_experts(step, ready);
-    first_products(rows, step, ready, groups_.groups.size());
+  if (ready != 0 || step.shared != nullptr) {
+    run_groups(rows, step, std::span(groups_.groups).first(ready), step.shared != nullptr);
   }
-  activate(step.activation, groups_.gate.data(), groups_.up.data(), groups_.inner,
-           tokens_ * step.chosen);
-  if (step.shared != nullptr) {
-    activate(step.activation, groups_.shared_gate.data(), groups_.shared_up.data(),
-             groups_.shared_inner, tokens_);
-  }
-  second_products(step, result.columns);
+  run_late_groups(rows, step, ready);
+  if (!unreadable_.ok()) return;
+  add_up(step, result);
+}
+
+void CpuBackend::add_up(const ExpertsStep& step, FloatRows& out) {
   const uint32_t parts = step.chosen + (step.shared != nullptr ? 1 : 0);
-  each_token(result.columns * parts, [&](uint32_t t) {
+  const size_t columns = out.columns;
+  const auto row = [&](ExpertProducts& products, const ExpertMatrix& matrix, size_t index) {
+    float* values = products.values.data() + index * columns;
+    if (matrix.rest) kernels_.add(values, products.rest.data() + index * columns, columns);
+    return values;
+  };
+  each_token(out.columns * parts, [&](uint32_t t) {
     thread_local std::vector<const float*> parts_of;
     parts_of.resize(parts);
     for (uint32_t r = 0; r < step.chosen; ++r) {
       const size_t slot = groups_.slots[size_t{t} * step.chosen + r];
-      parts_of[r] = groups_.down.data() + slot * result.columns;
+      parts_of[r] = row(groups_.down, step.experts.front().down, slot);
     }
-    if (step.shared != nullptr) {
-      parts_of[step.chosen] = groups_.shared_down.data() + size_t{t} * result.columns;
-    }
+    if (step.shared != nullptr)
+      parts_of[step.chosen] = row(groups_.shared_down, step.shared->down, t);
     kernels_.weighted_sum(parts_of.data(), &groups_.weights[size_t{t} * (step.chosen + 1)], parts,
-                          result.columns, result.row(t));
+                          columns, out.row(t));
   });
 }
 
