@@ -26,7 +26,9 @@ class PacedStage final : public model::Stage {
   PacedStage(std::unique_ptr<model::Stage> stage, std::filesystem::path slow)
       : stage_(std::move(stage)), slow_(std::move(slow)) {}
 
-  std::unique_ptr<model::Sequence> new_sequence() override { return stage_->new_sequence(); }
+  std::unique_ptr<model::Sequence> new_sequence(uint32_t context) override {
+    return stage_->new_sequence(context);
+  }
   Status run(model::Sequence& sequence, uint32_t position, model::HiddenStates& hidden) override {
     const auto start = Clock::now();
     TANDEM_TRY(stage_->run(sequence, position, hidden));
