@@ -64,7 +64,7 @@ TEST_P(Matmul, EveryCutGivesTheSameBits) {
   const gpu::Product three = gpu::make_product(matrix, 3, Fill::kRandom, true, random);
   const gpu::Product one = gpu::make_product(matrix, 1, Fill::kRandom, true, random);
   for (const MatmulShape shape :
-       {MatmulShape{2, 1, 32, 1}, MatmulShape{8, 2, 64, 4}, MatmulShape{16, 2, 64, 4},
+       {MatmulShape{1, 1, 32, 1}, MatmulShape{8, 2, 64, 4}, MatmulShape{16, 2, 64, 4},
         MatmulShape{32, 4, 64, 2}, MatmulShape{32, 4, 256, 2}, MatmulShape{64, 2, 128, 4},
         MatmulShape{64, 8, 64, 1}}) {
     test_kernels().set_matmul_shape(shape);

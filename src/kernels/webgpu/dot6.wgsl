@@ -6,7 +6,6 @@
 // The high bits, [row][group][2], then the scales, [row][group / 4] bytes: one buffer, since no more
 // than eight are sure to be there.
 @group(0) @binding(7) var<storage, read> extra: array<u32>;
-@group(0) @binding(8) var<storage, read> group_sums: array<u32>;  // as in dot4.wgsl
 
 // The high bits of 16 quants, in place.
 fn spread(word: u32) -> vec4u {
@@ -35,43 +34,13 @@ fn load_group(g: u32, base: array<u32, kRows>) -> Group {
 // Adds group `g` of each row for every token.
 fn add_group(g: u32, group: Group, sums: ptr<function, Sums>) {
   for (var t = 0u; t < kTokens; t++) {
-    let token = min(parameters.first_token + t, parameters.tokens - 1u);
-    let high = token * 2u * parameters.words + g * 2u;
-    let low = high + parameters.words;
-    let h0 = planes[high];
-    let h1 = planes[high + 1u];
-    let l0 = planes[low];
-    let l1 = planes[low + 1u];
-    let s = bitcast<i32>(group_sums[token * (parameters.words / 2u) + g]);
-    let x = 32i * vec2i((s << 16u) >> 16u, s >> 16u);
+    let x = load_activations(t, g);
     for (var r = 0u; r < kRows; r++) {
       let quants = group.words[r];
       let even = (quants & vec4u(0x0f0f0f0fu)) | spread(group.high_bits[r].x);
       let odd = ((quants >> vec4u(4u)) & vec4u(0x0f0f0f0fu)) | spread(group.high_bits[r].y);
-      let q = vec2i(dot16(even, h0) + dot16(odd, h1), dot16(even, l0) + dot16(odd, l1));
-      (*sums)[r * kTokens + t] += group.scales[r] * (q - x);
+      let q = dot_group(even, odd, x);
+      (*sums)[r * kTokens + t] += group.scales[r] * (q - 32i * x.sums);
     }
-  }
-}
-
-fn accumulate(row: u32, lane: u32, sums: ptr<function, Sums>) {
-  let groups = parameters.words / 2u;
-  var base: array<u32, kRows>;
-  for (var r = 0u; r < kRows; r++) {
-    base[r] = min(row + r, parameters.rows - 1u) * groups;
-  }
-  var first = lane;
-  // Whole batches, whose groups need not be looked at one by one.
-  for (; first + (kBatch - 1u) * kLanes < groups; first += kLanes * kBatch) {
-    var batch: array<Group, kBatch>;
-    for (var b = 0u; b < kBatch; b++) {
-      batch[b] = load_group(first + b * kLanes, base);
-    }
-    for (var b = 0u; b < kBatch; b++) {
-      add_group(first + b * kLanes, batch[b], sums);
-    }
-  }
-  for (; first < groups; first += kLanes) {
-    add_group(first, load_group(first, base), sums);
   }
 }

@@ -36,7 +36,7 @@ MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
   }
   if (rows >= kVeryManyRows && format == WeightFormat::k6) shape.batch = 1;
   const uint32_t pieces = columns / (eight ? 16 : 32);
-  while (shape.lanes > 2 && shape.lanes > pieces) shape.lanes /= 2;
+  while (shape.lanes > 1 && shape.lanes > pieces) shape.lanes /= 2;
   return shape;
 }
 
@@ -106,13 +106,15 @@ Status Kernels::matmul(const Matrix& matrix, const ActivationBuffers& in, const 
     const uint32_t tokens = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
     // 8 sums a lane at most: more would not stay in registers and workgroup memory.
     const uint32_t rows = std::max(1U, std::min(shape.rows, 8 / tokens));
+    std::vector<std::string> files = {"integer", "real", "matmul"};
+    if (matrix.format != WeightFormat::k8) files.emplace_back("groups");
+    files.emplace_back(dot_file(matrix.format));
     TANDEM_ASSIGN(const Pipeline* made,
-                  pipeline({"integer", "real", "matmul", dot_file(matrix.format)},
-                           {{"kRows", rows},
-                            {"kTokens", tokens},
-                            {"kLanes", shape.lanes},
-                            {"kThreads", shape.threads},
-                            {"kBatch", tokens == 1 ? shape.batch : 1}}));
+                  pipeline(files, {{"kRows", rows},
+                                   {"kTokens", tokens},
+                                   {"kLanes", shape.lanes},
+                                   {"kThreads", shape.threads},
+                                   {"kBatch", tokens == 1 ? shape.batch : 1}}));
     Dispatch dispatch;
     dispatch.pipeline = made;
     dispatch.parameters = {matrix.rows, in.padded / 16, in.tokens, token, bias != nullptr ? 1U : 0U,

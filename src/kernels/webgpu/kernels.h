@@ -39,7 +39,7 @@ struct ActivationBuffers {
 
 /// How a product is cut among threads. Any choice gives the same bits.
 struct MatmulShape {
-  uint32_t lanes = 32;     ///< threads that share rows: a power of two from 2 to `threads`
+  uint32_t lanes = 32;     ///< threads that share rows: a power of two up to `threads`
   uint32_t rows = 2;       ///< that they take together
   uint32_t threads = 128;  ///< of a workgroup
   uint32_t batch = 1;      ///< words of a row that a thread asks for at once

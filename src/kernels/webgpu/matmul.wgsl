@@ -1,6 +1,7 @@
 // out[t][r] = scaled(dot(row r, activations t)) (+ bias[r]) for kTokens tokens: arithmetic/dot.h.
 // The host puts kRows, kTokens, kLanes, kThreads and kBatch before, and one of
-// dot8.wgsl, dot4.wgsl and dot6.wgsl after: they define Weights' bindings and accumulate().
+// dot8.wgsl, groups.wgsl with dot4.wgsl, and groups.wgsl with dot6.wgsl after: they define the
+// weights' bindings and accumulate().
 //
 // kLanes threads share kRows consecutive rows. Each asks for 16 bytes of every row kBatch times
 // before it uses the first, sums its part of the columns as
