@@ -8,7 +8,7 @@
 namespace tandem::cli {
 
 /// Products of an 8-bit weight and a 16-bit activation, added up, a second, by all threads of the
-/// pool from registers: with "avx512" two byte planes by VNNI, with "avx2" as 16-bit pairs. 0 for
+/// pool from registers: with "amx" and "avx512" two byte planes, with "avx2" as 16-bit pairs. 0 for
 /// other sets.
 double multiply_add_peak(ThreadPool& pool, std::string_view isa);
 

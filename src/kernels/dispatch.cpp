@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+#include "kernels/cpu/amx.h"
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -29,6 +31,19 @@ bool has_f16c() {
 }
 #endif
 
+#if defined(__x86_64__) && defined(__linux__)
+bool has_amx() {
+  constexpr unsigned kTile = 1U << 24;
+  constexpr unsigned kInt8 = 1U << 25;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTile) != 0 && (d & kInt8) != 0 &&
+         cpu::amx::permitted();
+}
+#endif
+
 #if defined(__aarch64__) && defined(__APPLE__)
 bool has_feature(const char* name) {
   int value = 0;
@@ -47,6 +62,9 @@ CpuFeatures cpu_features() {
       features.avx2 && __builtin_cpu_supports("avx512f") != 0 &&
       __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+#if defined(__linux__)
+  features.amx = features.avx512 && has_amx();
+#endif
 #elif defined(__aarch64__)
   features.neon = true;
 #if defined(__linux__)
@@ -71,6 +89,7 @@ std::span<const KernelSet> kernel_sets() {
       {"i8mm", features.i8mm ? i8mm_kernels() : nullptr},
       {"dotprod", features.dotprod ? dotprod_kernels() : nullptr},
       {"neon", features.neon ? neon_kernels() : nullptr},
+      {"amx", features.amx ? amx_kernels() : nullptr},
       {"avx512", features.avx512 ? avx512_kernels() : nullptr},
       {"avx2", features.avx2 ? avx2_kernels() : nullptr},
       {"simd128", features.simd128 ? simd128_kernels() : nullptr},

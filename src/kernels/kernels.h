@@ -268,6 +268,7 @@ class Backend {
 struct CpuFeatures {
   bool avx2 = false;     ///< AVX2 and F16C
   bool avx512 = false;   ///< AVX-512 F, BW, DQ, VL and VNNI
+  bool amx = false;      ///< AMX's tiles and 8-bit products, which the system permits, and avx512
   bool neon = false;     ///< AArch64, every processor of which has NEON
   bool dotprod = false;  ///< NEON's 8-bit dot products (FEAT_DotProd)
   bool i8mm = false;     ///< NEON's 8-bit matrix products (FEAT_I8MM), and dotprod

@@ -252,6 +252,8 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
     case Isa::kNeon:
       return "neon";
     case Isa::kDotprod:

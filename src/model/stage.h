@@ -40,8 +40,8 @@ inline bool is_weight_bits(uint32_t bits) {
 enum class KvBits : uint8_t { k16 = 16, k8 = 8 };
 
 /// Which instruction set runs the kernels; the bits of an answer do not depend on it.
-enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kNeon, kDotprod, kI8mm, kSimd128 };
-inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512,
+enum class Isa : uint8_t { kBest, kScalar, kAvx2, kAvx512, kAmx, kNeon, kDotprod, kI8mm, kSimd128 };
+inline constexpr Isa kIsas[] = {Isa::kBest, Isa::kScalar,  Isa::kAvx2, Isa::kAvx512, Isa::kAmx,
                                 Isa::kNeon, Isa::kDotprod, Isa::kI8mm, Isa::kSimd128};
 
 /// How to load a stage.

@@ -40,7 +40,7 @@ class Exactness : public testing::TestWithParam<const char*> {
 TEST_P(Exactness, EveryInstructionSetGivesTheSameLogits) {
   const std::string reference = hash({"--isa", "scalar"});
   EXPECT_EQ(hash({}), reference);
-  for (const std::string isa : {"avx2", "avx512", "neon", "dotprod", "i8mm"}) {
+  for (const std::string isa : {"avx2", "avx512", "amx", "neon", "dotprod", "i8mm"}) {
     if (has_isa(isa)) {
       EXPECT_EQ(hash({"--isa", isa}), reference) << isa;
     }

@@ -55,7 +55,7 @@ TEST(WrongUse, EndsWith2AndTheReason) {
       {{"run", "--weights", "5", "Hi"}, "--weights is '5'; expected one of 16, 8, 4"},
       {{"run", "--isa", "sse", "Hi"},
        "--isa is 'sse'; expected one of best, scalar, avx2, avx512, "
-       "neon, dotprod, i8mm"},
+       "amx, neon, dotprod, i8mm"},
       {{"run", "--split", "0-11", "Hi"}, "--split needs --workers or --local"},
       {{"run", "--local", "2", "--workers", "a:1", "Hi"}, "exclude each other"},
       {{"run", "--local", "2", "--plan", "auto", "--split", "0-5,6-11", "Hi"},

@@ -124,6 +124,11 @@ TEST_P(Matmul, NoSumOverflowsWithManyTokens) {
   const PackedMatrix longest =
       random_matrix(GetParam(), 17, arithmetic::kMaxRow, Weights::kHighest, random);
   expect_equal_products(longest, 48, Fill::kHighest, false, random);
+  // Rows enough for several groups of tiles, and tokens that come in blocks that overlap.
+  const PackedMatrix tall = random_matrix(GetParam(), 700, 1100, Weights::kRandom, random);
+  for (const uint32_t tokens : {17U, 33U}) {
+    expect_equal_products(tall, tokens, Fill::kRandom, true, random);
+  }
   const PackedMatrix wide = random_matrix(GetParam(), 35, 330, Weights::kRandom, random);
   expect_equal_products(wide, 300, Fill::kRandom, true, random);
 }

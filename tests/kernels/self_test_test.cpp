@@ -13,8 +13,8 @@ namespace {
 TEST(SelfTest, EverySetGivesTheStoredAnswers) {
   const std::vector<SelfTestReport> reports = self_test_reports();
   const CpuFeatures features = cpu_features();
-  const size_t sets = 1U + features.avx2 + features.avx512 + features.neon + features.dotprod +
-                      features.i8mm + features.simd128;
+  const size_t sets = 1U + features.avx2 + features.avx512 + features.amx + features.neon +
+                      features.dotprod + features.i8mm + features.simd128;
   EXPECT_EQ(reports.size(), sets);
   for (const SelfTestReport& report : reports) {
     EXPECT_EQ(report.steps, 16U);

@@ -17,6 +17,10 @@ void matmul(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_
 
 }  // namespace
 
+bool avx512::fetches_streams_ahead() {
+  return __builtin_cpu_is("amd") != 0;
+}
+
 const CpuKernels* avx512_kernels() {
   static const CpuKernels kernels = {
       "avx512",

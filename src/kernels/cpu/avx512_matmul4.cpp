@@ -15,7 +15,7 @@ constexpr size_t kStepX = 128;     // of planes for 64 columns
 constexpr uint32_t kSegment = 64;  // steps until a sum is widened
 
 // Of each step's cache lines of quants a block touches those from `first` to `last`: blocks of
-// other tokens touch the others.
+// other tokens touch the others. None at all if `last` is 0.
 struct Share {
   uint32_t first;
   uint32_t last;
@@ -104,9 +104,7 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token, c
     __m512i low[Tokens][Tiles] = {};
     __m512i high[Tokens][Tiles] = {};
     for (size_t step = begin; step < end; ++step) {
-      // One token reads one stream, which the processor fetches ahead better if nothing else is
-      // touched.
-      if constexpr (!kApart) touch_step<Format, Tiles>(ahead, share, steps, tile_bytes, step);
+      if (share.last != 0) touch_step<Format, Tiles>(ahead, share, steps, tile_bytes, step);
       const PackedStep place = PackedStep::at(Format, steps, step);
       Multipliers m[Tiles];
 #pragma GCC unroll 2
@@ -211,13 +209,15 @@ void multiply(const MatmulOutput& o, uint32_t tile_begin, uint32_t tile_end) {
   const uint32_t blocks = (o.in.tokens + kMostTokens - 1) / kMostTokens;
   constexpr uint32_t kLines = kStepBytes<Format> / 64;
   const uint32_t wide = o.in.tokens > 1 ? 2 : 1;
+  // One token reads one stream, which some processors fetch ahead better if nothing is touched.
+  const bool alone = o.in.tokens == 1 && fetches_streams_ahead();
   for (uint32_t tile = tile_begin; tile < tile_end;) {
     const uint32_t tiles = tile_end - tile >= wide ? wide : 1;
     const Ahead ahead = look_ahead(o.matrix, tile, tiles, o.in.padded / 64, kStepBytes<Format>);
     uint32_t token = 0;
     for (uint32_t b = 0; b < blocks; ++b) {
       const uint32_t tokens = (o.in.tokens - token) / (blocks - b);
-      const Share share{kLines * b / blocks, kLines * (b + 1) / blocks};
+      const Share share{kLines * b / blocks, alone ? 0 : kLines * (b + 1) / blocks};
       kBlocks<Format>[tiles - 1][tokens - 1](o, tile, token, ahead, share);
       token += tokens;
     }

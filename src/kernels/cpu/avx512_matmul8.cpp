@@ -12,9 +12,9 @@ namespace tandem::kernels::cpu::avx512 {
 namespace {
 
 // `Tokens` tokens from `token` on times `Tiles` tiles from `tile` on. `Chains` accumulators a sum,
-// where too few sums would wait for each other. `ahead[r]` is touched a cache line a step: weights
-// that are read soon.
-template <int Tokens, int Tiles, int Chains>
+// where too few sums would wait for each other. `ahead[r]` is touched a cache line a step, if
+// `Touch`: weights that are read soon.
+template <int Tokens, int Tiles, int Chains, bool Touch = true>
 TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
                          const uint8_t* const* ahead) {
   const size_t token_bytes = prepared_bytes(o.in.padded);
@@ -39,8 +39,7 @@ TANDEM_AVX512 void block(const MatmulOutput& o, uint32_t tile, uint32_t token,
       __m512i weights[Tiles];
 #pragma GCC unroll 4
       for (int r = 0; r < Tiles; ++r) {
-        // A lone stream the processor fetches ahead itself, and better than with touches.
-        if constexpr (Tokens * Tiles > 1) touch(ahead[r] + s * 64);
+        if constexpr (Touch) touch(ahead[r] + s * 64);
         weights[r] = _mm512_load_si512(w + r * tile_bytes + s * 64);
       }
 #pragma GCC unroll 12
@@ -94,6 +93,7 @@ void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile
   const MatmulOutput o{matrix, in, bias, out, stride};
   const uint32_t blocks = (in.tokens + kMostTokens - 1) / kMostTokens;
   const uint32_t wide = in.tokens > 1 ? 2 : 1;
+  const bool alone = in.tokens == 1 && fetches_streams_ahead();
   for (uint32_t tile = tile_begin; tile < tile_end;) {
     const uint32_t tiles = tile_end - tile >= wide ? wide : 1;
     uint32_t token = 0;
@@ -107,7 +107,8 @@ void matmul8(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile
           if (r != b) ahead[r] = matrix.tile(tile);
         }
       }
-      kBlocks[tiles - 1][tokens - 1](o, tile, token, ahead);
+      const Block run = alone ? block<1, 1, 4, false> : kBlocks[tiles - 1][tokens - 1];
+      run(o, tile, token, ahead);
       token += tokens;
     }
     tile += tiles;

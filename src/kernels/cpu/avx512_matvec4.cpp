@@ -15,9 +15,10 @@
 namespace tandem::kernels::cpu::avx512 {
 namespace {
 
-constexpr size_t kStepX = 128;     // of planes for 64 columns
-constexpr size_t kAhead = 512;     // bytes
-constexpr uint32_t kSegment = 64;  // steps until a sum is widened
+constexpr size_t kStepX = 128;      // of planes for 64 columns
+constexpr size_t kAhead = 512;      // bytes that are touched early, where streams are fetched ahead
+constexpr size_t kFarAhead = 2048;  // and where they are not
+constexpr uint32_t kSegment = 64;   // steps until a sum is widened
 constexpr __mmask32 kUpper = 0xaaaaaaaa;
 
 // Scales and minimums of a step's two groups as pairs of 16 bits.
@@ -50,10 +51,11 @@ TANDEM_AVX512 inline void add_groups(__m512i& sum, const GroupSums* groups, __m5
                                     _mm512_slli_epi32(groups[1].upper, 12)));
 }
 
-TANDEM_AVX512 void multiply(const MatmulOutput& o, uint32_t tile) {
+TANDEM_AVX512 void multiply(const MatmulOutput& o, uint32_t tile, size_t bytes_ahead) {
   const uint8_t* x = o.in.prepared.data();
   const uint8_t* sums = x + size_t{o.in.padded} * 2;
   const uint8_t* w = o.matrix.tile(tile);
+  const uint8_t* soon = w + bytes_ahead;
   const uint32_t steps = o.in.padded / 64;
   const __m512i lower = _mm512_set1_epi8(15);
   const __m512i upper = _mm512_set1_epi8(static_cast<char>(0xf0));
@@ -69,7 +71,7 @@ TANDEM_AVX512 void multiply(const MatmulOutput& o, uint32_t tile) {
       // Every line a little ahead and in the stream's order, which the multipliers are not read in:
       // the processor's own prefetcher follows it best.
 #pragma GCC unroll 8
-      for (size_t line = 0; line < 8; ++line) touch(w + place.low + kAhead + line * 64);
+      for (size_t line = 0; line < 8; ++line) touch(soon + place.low + line * 64);
       if (step % 4 == 0) {
         touch(w + place.scales + 64);
         touch(w + place.scales + 128);
@@ -112,7 +114,8 @@ TANDEM_AVX512 void multiply(const MatmulOutput& o, uint32_t tile) {
 void matvec4(const PackedMatrix& matrix, const ActivationView& in, uint32_t tile_begin,
              uint32_t tile_end, const float* bias, float* out) {
   const MatmulOutput o{matrix, in, bias, out, 0};
-  for (uint32_t tile = tile_begin; tile < tile_end; ++tile) multiply(o, tile);
+  const size_t bytes_ahead = fetches_streams_ahead() ? kAhead : kFarAhead;
+  for (uint32_t tile = tile_begin; tile < tile_end; ++tile) multiply(o, tile, bytes_ahead);
 }
 
 }  // namespace tandem::kernels::cpu::avx512

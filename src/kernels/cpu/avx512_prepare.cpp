@@ -6,7 +6,6 @@
 #if defined(__x86_64__)
 
 namespace tandem::kernels::cpu::avx512 {
-namespace {
 
 TANDEM_AVX512 int64_t prepare_token(const int16_t* values, uint32_t padded, uint8_t* planes) {
   uint8_t* sums = planes + size_t{padded} * 2;
@@ -47,8 +46,6 @@ TANDEM_AVX512 int64_t prepare_token(const int16_t* values, uint32_t padded, uint
   return int64_t{_mm512_reduce_add_epi32(low_total)} +
          256 * int64_t{_mm512_reduce_add_epi32(high_total)};
 }
-
-}  // namespace
 
 size_t prepared_bytes(uint32_t padded) {
   const size_t lines = copy_offset(padded) / 64 + padded / 32;

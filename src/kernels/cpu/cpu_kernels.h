@@ -211,6 +211,7 @@ const CpuKernels& scalar_kernels();
 /// Null where the build has no such set (another processor family).
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const CpuKernels* amx_kernels();
 const CpuKernels* neon_kernels();
 const CpuKernels* dotprod_kernels();
 const CpuKernels* i8mm_kernels();
