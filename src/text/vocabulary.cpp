@@ -30,10 +30,6 @@ struct Splitter {
 };
 
 constexpr std::string_view kDigit = R"(\p{N})";
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kPunctuation = R"([\p{P}\$\+<=>\^~\|]+)";
 constexpr std::string_view kNumber = R"(\p{N}+)";
 constexpr std::string_view kThree = "[0-9][0-9][0-9]";
@@ -46,6 +42,7 @@ std::span<const Splitter> splitters() {
   static const std::string_view qwen2 = scanner_pattern(Scanner::kQwen2);
   static const std::string_view qwen35 = scanner_pattern(Scanner::kQwen35);
   static const std::string_view o200k = scanner_pattern(Scanner::kO200k);
+  static const std::string_view tekken = scanner_pattern(Scanner::kTekken);
   static const std::string_view digits3 = scanner_pattern(Scanner::kDigits3);
   static const std::string_view cjk = scanner_pattern(Scanner::kCjk);
   static const std::string_view deepseek = scanner_pattern(Scanner::kDeepseekText);
@@ -79,7 +76,7 @@ std::span<const Splitter> splitters() {
       Splitter{"hunyuan", {qwen2}},
       Splitter{"megrez", {qwen2}},
       Splitter{"qwen35", {qwen35}},
-      Splitter{"tekken", {kTekken}, true, true},
+      Splitter{"tekken", {tekken}, true, true},
       Splitter{"gpt-4o", {o200k}},
       Splitter{"llama4", {o200k}},
       Splitter{"deepseek-v3", {digits3, cjk, deepseek}},
