@@ -136,18 +136,22 @@ class SpecMaker {
       }
       const TokenKind kind = vocabulary_.kinds[id];
       const bool scores = vocabulary_.model == Vocabulary::Model::kScores;
-      const bool added = kind == TokenKind::kControl || kind == TokenKind::kUserDefined;
+      // Others of its kind only fill the table up ("[PAD32011]").
+      const bool unknown =
+          kind == TokenKind::kUnknown && vocabulary_.unk_id == static_cast<int32_t>(id);
+      const bool added = kind == TokenKind::kControl || kind == TokenKind::kUserDefined || unknown;
       // Of two tokens that are spelled alike, text only ever becomes the first.
       const bool first =
           !token.empty() && table_.insert(vocabulary_.tokens[id], static_cast<int32_t>(id));
-      spec_.in_model[id] = first && (!added || (scores && kind == TokenKind::kUserDefined));
+      spec_.in_model[id] =
+          first && (!added || unknown || (scores && kind == TokenKind::kUserDefined));
       if (!added || !first) continue;
       AddedToken entry;
       entry.id = static_cast<int32_t>(id);
       entry.content = token;
-      entry.special = kind == TokenKind::kControl;
-      entry.rstrip = entry.special && vocabulary_.control_takes_spaces && token != "<s>" &&
-                     token != "<unk>" && token != "<|endoftext|>";
+      entry.special = kind != TokenKind::kUserDefined;
+      entry.rstrip = vocabulary_.control_takes_spaces && (entry.special || token == "</s>") &&
+                     token != "<s>" && token != "<unk>" && token != "<|endoftext|>";
       spec_.added.push_back(std::move(entry));
     }
     return {};
