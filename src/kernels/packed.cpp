@@ -8,20 +8,21 @@
 namespace tandem::kernels {
 namespace {
 
-// Byte of a tile that holds the low four bits of a column, and whether they are its upper half.
-size_t nibble_offset(const PackedMatrix& matrix, size_t k, uint32_t lane) {
-  return matrix.step(k / 64).low + PackedStep::low_of(matrix.format, k % 64 / 8) + lane * 4 + k % 4;
+// Byte of a tile that holds the low four bits of a step's column, and whether they are its upper
+// half.
+size_t nibble_offset(WeightFormat format, const PackedStep& step, size_t column, uint32_t lane) {
+  return step.low + PackedStep::low_of(format, column / 8) + lane * 4 + column % 4;
 }
-bool upper(size_t k) {
-  return k % 8 >= 4;
+bool upper(size_t column) {
+  return column % 8 >= 4;
 }
 
-// The same for the high bits (k6), which begin at bit high_shift(k).
-size_t high_offset(const PackedMatrix& matrix, size_t k, uint32_t lane) {
-  return matrix.step(k / 64).high + PackedStep::high_of(k % 64 / 8) + lane * 4 + k % 4;
+// The same for the high bits (k6), which begin at bit high_shift(column).
+size_t high_offset(const PackedStep& step, size_t column, uint32_t lane) {
+  return step.high + PackedStep::high_of(column / 8) + lane * 4 + column % 4;
 }
-size_t high_shift(size_t k) {
-  return k % 16 / 4 * 2;
+size_t high_shift(size_t column) {
+  return column % 16 / 4 * 2;
 }
 
 uint32_t load4(const void* bytes) {
@@ -38,18 +39,46 @@ void store_nibbles(const PackedMatrix& matrix, uint8_t* tile, uint32_t lane,
     const uint32_t low = load4(&quants[k]) & 0x0f0f0f0fU;
     const uint32_t high = load4(&quants[k + 4]) & 0x0f0f0f0fU;
     const uint32_t both = low | high << 4;
-    std::memcpy(tile + nibble_offset(matrix, k, lane), &both, 4);
+    const PackedStep step = matrix.step(k / kColumnPad);
+    std::memcpy(tile + nibble_offset(matrix.format, step, k % kColumnPad, lane), &both, 4);
   }
   for (size_t k = whole; k < quants.size(); ++k) {
-    uint8_t& byte = tile[nibble_offset(matrix, k, lane)];
+    const PackedStep step = matrix.step(k / kColumnPad);
+    uint8_t& byte = tile[nibble_offset(matrix.format, step, k % kColumnPad, lane)];
     const uint32_t value = quants[k] & 15U;
     byte = static_cast<uint8_t>(upper(k) ? (byte & 0x0fU) | value << 4 : (byte & 0xf0U) | value);
   }
 }
 
-uint32_t load_nibble(const PackedMatrix& matrix, const uint8_t* tile, size_t k, uint32_t lane) {
-  const uint8_t byte = tile[nibble_offset(matrix, k, lane)];
-  return upper(k) ? byte >> 4 : byte & 15U;
+uint32_t load_nibble(WeightFormat format, const PackedStep& step, const uint8_t* tile,
+                     size_t column, uint32_t lane) {
+  const uint8_t byte = tile[nibble_offset(format, step, column, lane)];
+  return upper(column) ? byte >> 4 : byte & 15U;
+}
+
+// One group of a row, or what of it there is: `column` is its first one's place in the step.
+void load_group4(const uint8_t* tile, const PackedStep& step, size_t column, uint32_t lane,
+                 std::span<int32_t> weights) {
+  const size_t group = column / arithmetic::kGroup;
+  const uint8_t* scales = tile + step.scales;
+  const uint8_t scale = scales[group * kTileRows + lane];
+  const uint8_t rest = scales[2 * kTileRows + lane];
+  const int32_t minimum = scale >> 6 | (group == 0 ? rest & 15 : rest >> 4) << 2;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const uint32_t quant = load_nibble(WeightFormat::k4, step, tile, column + i, lane);
+    weights[i] = (scale & 63) * static_cast<int32_t>(quant) - arithmetic::kMinimumUnit * minimum;
+  }
+}
+
+void load_group6(const uint8_t* tile, const PackedStep& step, size_t column, uint32_t lane,
+                 std::span<int32_t> weights) {
+  const int32_t scale = tile[step.scales + column / arithmetic::kGroup * kTileRows + lane];
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const size_t k = column + i;
+    const uint32_t low = load_nibble(WeightFormat::k6, step, tile, k, lane);
+    const uint32_t top = tile[high_offset(step, k, lane)] >> high_shift(k) & 3U;
+    weights[i] = scale * (static_cast<int32_t>(low | top << 4) - 32);
+  }
 }
 
 }  // namespace
@@ -112,7 +141,8 @@ void store_row6(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
   store_nibbles(matrix, tile, lane, quants);
   for (size_t k = 0; k < quants.size(); ++k) {
     const size_t shift = high_shift(k);
-    uint8_t& byte = tile[high_offset(matrix, k, lane)];
+    const PackedStep step = matrix.step(k / kColumnPad);
+    uint8_t& byte = tile[high_offset(step, k % kColumnPad, lane)];
     byte = static_cast<uint8_t>((byte & ~(3U << shift)) | (quants[k] >> 4U) << shift);
   }
   for (size_t group = 0; group < scales.size(); ++group) {
@@ -124,28 +154,19 @@ void store_row6(PackedMatrix& matrix, uint32_t row, std::span<const uint8_t> qua
 void load_row(const PackedMatrix& matrix, uint32_t row, std::span<int32_t> weights) {
   const uint8_t* tile = matrix.tile(row / kTileRows);
   const uint32_t lane = row % kTileRows;
-  for (size_t k = 0; k < weights.size(); ++k) {
-    const size_t group = k / arithmetic::kGroup;
-    switch (matrix.format) {
-      case WeightFormat::k8:
-        weights[k] = tile[k / 4 * 64 + lane * 4 + k % 4] - 128;
-        break;
-      case WeightFormat::k4: {
-        const uint8_t* step = tile + matrix.step(group / 2).scales;
-        const uint8_t scale = step[group % 2 * kTileRows + lane];
-        const uint8_t rest = step[2 * kTileRows + lane];
-        const int32_t minimum = scale >> 6 | (group % 2 == 0 ? rest & 15 : rest >> 4) << 2;
-        weights[k] = (scale & 63) * static_cast<int32_t>(load_nibble(matrix, tile, k, lane)) -
-                     arithmetic::kMinimumUnit * minimum;
-        break;
-      }
-      case WeightFormat::k6: {
-        const uint32_t top = tile[high_offset(matrix, k, lane)] >> high_shift(k) & 3U;
-        const auto quant = static_cast<int32_t>(load_nibble(matrix, tile, k, lane) | top << 4);
-        const uint8_t* scales = tile + matrix.step(group / 2).scales;
-        weights[k] = scales[group % 2 * kTileRows + lane] * (quant - 32);
-        break;
-      }
+  if (matrix.format == WeightFormat::k8) {
+    for (size_t k = 0; k < weights.size(); ++k) {
+      weights[k] = tile[k / 4 * 64 + lane * 4 + k % 4] - 128;
+    }
+    return;
+  }
+  const auto load = matrix.format == WeightFormat::k4 ? load_group4 : load_group6;
+  for (size_t begin = 0; begin < weights.size(); begin += kColumnPad) {
+    const PackedStep step = matrix.step(begin / kColumnPad);
+    const size_t end = std::min<size_t>(weights.size() - begin, kColumnPad);
+    for (size_t column = 0; column < end; column += arithmetic::kGroup) {
+      const size_t count = std::min<size_t>(end - column, arithmetic::kGroup);
+      load(tile, step, column, lane, weights.subspan(begin + column, count));
     }
   }
 }

@@ -172,6 +172,12 @@ void ProfiledBackend::experts(Activations in, Floats logits, const ExpertsStep& 
     }
     return sum;
   };
+  if (profile_->routed) {
+    const size_t columns = step.experts.size() + (step.shared != nullptr ? 1 : 0);
+    std::vector<float> values(tokens_ * columns);
+    inner_->read(logits, 0, tokens_, values);
+    profile_->routed(step, values);
+  }
   const Size one = size(step.experts.front());
   const uint64_t used = uint64_t{step.chosen} * tokens_;
   // Of several tokens' choices many are the same; at most all experts are read.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,9 +32,13 @@ struct PassTimes {
   std::vector<PartTimes> parts;  ///< in the order in which they first ran
 };
 
-/// Thread-safe.
+/// Thread-safe, but for `routed`.
 class Profile {
  public:
+  /// Given each mixture's logits, [tokens, experts (+ 1 if one is shared)], by the thread that runs
+  /// the pass, before the experts run. Set before the first pass; empty: they are not read.
+  std::function<void(const ExpertsStep& step, std::span<const float> logits)> routed;
+
   void reset();
   [[nodiscard]] PassTimes times(bool one_token) const;
 

@@ -29,6 +29,9 @@ constexpr std::array kKnown = {
     Known{
         Scanner::kO200k,
         R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    Known{
+        Scanner::kTekken,
+        R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
     Known{Scanner::kDigits3, R"(\p{N}{1,3})"},
     Known{Scanner::kCjk, "[一-龥\u3040-ゟ゠-ヿ]+"},
     Known{Scanner::kDeepseekText,
@@ -205,19 +208,22 @@ size_t o200k_word(const Reader& r, size_t at, bool needs_lower) {
   return end;
 }
 
-size_t o200k(const Reader& r, size_t at) {
+/// o200k and Tekken.
+template <bool contractions, int digits_at_most>
+size_t by_case(const Reader& r, size_t at) {
+  const auto ended = [&](size_t end) { return contractions ? contraction(r, end, true) : end; };
   size_t length = 0;
   const unsigned found = r.at(at, length);
   const bool may_lead = !is_newline(r.byte(at)) && (found & (kLetter | kNumber)) == 0;
   for (const bool needs_lower : {true, false}) {
     if (may_lead) {
       const size_t end = o200k_word(r, at + length, needs_lower);
-      if (end != at + length) return contraction(r, end, true);
+      if (end != at + length) return ended(end);
     }
     const size_t end = o200k_word(r, at, needs_lower);
-    if (end != at) return contraction(r, end, true);
+    if (end != at) return ended(end);
   }
-  if ((found & kNumber) != 0) return digits(r, at, 3);
+  if ((found & kNumber) != 0) return digits(r, at, digits_at_most);
   constexpr unsigned kNotSign = kSpace | kLetter | kNumber;
   const size_t sign = r.byte(at) == ' ' ? at + 1 : at;
   if (r.is_other(sign, kNotSign)) {
@@ -284,7 +290,9 @@ size_t scan(Scanner scanner, std::string_view text, size_t position) {
     case Scanner::kQwen35:
       return modern<kWordMark, 1>(r, position) - position;
     case Scanner::kO200k:
-      return o200k(r, position) - position;
+      return by_case<true, 3>(r, position) - position;
+    case Scanner::kTekken:
+      return by_case<false, 1>(r, position) - position;
     case Scanner::kDigits3:
       return digits(r, position, 3) - position;
     case Scanner::kCjk:

@@ -13,6 +13,7 @@ enum class Scanner : uint8_t {
   kQwen2,         ///< Qwen2, Qwen3, storyteller: digits one by one
   kQwen35,        ///< Qwen3.5: marks belong to words
   kO200k,         ///< gpt-oss: words split where the case rises
+  kTekken,        ///< Mistral Nemo: the same without contractions, digits one by one
   kDigits3,       ///< DeepSeek V3, first step
   kCjk,           ///< second step
   kDeepseekText,  ///< third step

@@ -30,10 +30,6 @@ struct Splitter {
 };
 
 constexpr std::string_view kDigit = R"(\p{N})";
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kPunctuation = R"([\p{P}\$\+<=>\^~\|]+)";
 constexpr std::string_view kNumber = R"(\p{N}+)";
 constexpr std::string_view kThree = "[0-9][0-9][0-9]";
@@ -46,6 +42,7 @@ std::span<const Splitter> splitters() {
   static const std::string_view qwen2 = scanner_pattern(Scanner::kQwen2);
   static const std::string_view qwen35 = scanner_pattern(Scanner::kQwen35);
   static const std::string_view o200k = scanner_pattern(Scanner::kO200k);
+  static const std::string_view tekken = scanner_pattern(Scanner::kTekken);
   static const std::string_view digits3 = scanner_pattern(Scanner::kDigits3);
   static const std::string_view cjk = scanner_pattern(Scanner::kCjk);
   static const std::string_view deepseek = scanner_pattern(Scanner::kDeepseekText);
@@ -79,7 +76,7 @@ std::span<const Splitter> splitters() {
       Splitter{"hunyuan", {qwen2}},
       Splitter{"megrez", {qwen2}},
       Splitter{"qwen35", {qwen35}},
-      Splitter{"tekken", {kTekken}, true, true},
+      Splitter{"tekken", {tekken}, true, true},
       Splitter{"gpt-4o", {o200k}},
       Splitter{"llama4", {o200k}},
       Splitter{"deepseek-v3", {digits3, cjk, deepseek}},
@@ -139,18 +136,22 @@ class SpecMaker {
       }
       const TokenKind kind = vocabulary_.kinds[id];
       const bool scores = vocabulary_.model == Vocabulary::Model::kScores;
-      const bool added = kind == TokenKind::kControl || kind == TokenKind::kUserDefined;
+      // Others of its kind only fill the table up ("[PAD32011]").
+      const bool unknown =
+          kind == TokenKind::kUnknown && vocabulary_.unk_id == static_cast<int32_t>(id);
+      const bool added = kind == TokenKind::kControl || kind == TokenKind::kUserDefined || unknown;
       // Of two tokens that are spelled alike, text only ever becomes the first.
       const bool first =
           !token.empty() && table_.insert(vocabulary_.tokens[id], static_cast<int32_t>(id));
-      spec_.in_model[id] = first && (!added || (scores && kind == TokenKind::kUserDefined));
+      spec_.in_model[id] =
+          first && (!added || unknown || (scores && kind == TokenKind::kUserDefined));
       if (!added || !first) continue;
       AddedToken entry;
       entry.id = static_cast<int32_t>(id);
       entry.content = token;
-      entry.special = kind == TokenKind::kControl;
-      entry.rstrip = entry.special && vocabulary_.control_takes_spaces && token != "<s>" &&
-                     token != "<unk>" && token != "<|endoftext|>";
+      entry.special = kind != TokenKind::kUserDefined;
+      entry.rstrip = vocabulary_.control_takes_spaces && (entry.special || token == "</s>") &&
+                     token != "<s>" && token != "<unk>" && token != "<|endoftext|>";
       spec_.added.push_back(std::move(entry));
     }
     return {};

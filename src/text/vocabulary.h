@@ -36,7 +36,8 @@ struct Vocabulary {
   std::optional<bool> add_bos;  ///< before every text; nothing: as the splitter or model has it
   std::optional<bool> add_eos;
   std::optional<bool> add_space_prefix;  ///< kScores: a space before every stretch of text
-  bool control_takes_spaces = false;     ///< white space after a control token is dropped (Phi-3)
+  /// White space after a control token, and after "</s>", is dropped (Phi-3).
+  bool control_takes_spaces = false;
 };
 
 /// The same as a tokenizer.json would say it. Errors: kInvalid (an id, kind or merge that names no

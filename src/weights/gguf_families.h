@@ -50,7 +50,7 @@ struct GgufFamily {
   std::span<const GgufKeyRow> keys;
   std::span<const GgufTensorRow> globals;  ///< outside layers, with the model's prefix
   std::span<const GgufTensorRow> tensors;  ///< in layers
-  /// What only this family needs in its config; null: nothing. Called last.
+  /// What only this family needs in its config (gguf_finish.h); null: nothing. Called last.
   Status (*finish)(const GgufHeader& header, nlohmann::ordered_json& config) = nullptr;
 };
 

@@ -31,7 +31,7 @@ class PackedGroups : public testing::TestWithParam<WeightFormat> {};
 TEST_P(PackedGroups, RowsComeBack) {
   cpu::Random random(2);
   const bool four = GetParam() == WeightFormat::k4;
-  for (const uint32_t columns : {1U, 31U, 32U, 33U, 64U, 100U, 192U}) {
+  for (const uint32_t columns : {1U, 31U, 32U, 33U, 64U, 100U, 192U, 600U}) {
     PackedMatrix matrix = make_packed(GetParam(), 19, columns);
     const uint32_t groups = (columns + 31) / 32;
     std::vector<std::vector<int32_t>> expected(19, std::vector<int32_t>(columns));

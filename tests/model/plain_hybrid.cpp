@@ -23,6 +23,12 @@ PlainModel::Rows PlainModel::mixture(PlainWeights& weights, uint32_t layer, cons
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(),
                      [&](uint32_t a, uint32_t b) { return scores[t][a] > scores[t][b]; });
+    if (experts.choose) {
+      const std::vector<uint32_t> own = experts.choose(layer, static_cast<uint32_t>(t), scores[t]);
+      std::stable_partition(order.begin(), order.end(), [&](uint32_t i) {
+        return std::find(own.begin(), own.end(), i) != own.end();
+      });
+    }
     std::vector<double> mass;
     for (const uint32_t i : order) mass.push_back(std::exp(scores[t][i] - scores[t][order[0]]));
     const auto counted = experts.normalize ? mass.begin() + experts.chosen : mass.end();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -57,6 +58,10 @@ struct PlainExperts {
   uint32_t shared = 0;       ///< width of the one that every token uses, or 0
   bool normalize = true;     ///< weights of the chosen ones sum to one
   bool every_other = false;  ///< layers 1, 3, … only; the others have an MLP
+  /// A token's experts in a layer, in any order; empty: those of the largest logits.
+  std::function<std::vector<uint32_t>(uint32_t layer, uint32_t token,
+                                      const std::vector<double>& logits)>
+      choose;
   std::string base = "mlp.", gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 

@@ -335,8 +335,9 @@ std::vector<Variant> variants() {
 }
 
 std::vector<Variant> reference_models() {
-  std::vector<Variant> all(5);
-  const char* names[] = {"gemma3", "phi3", "olmo2", "smollm3", "granite"};
+  constexpr const char* names[] = {"gemma3",  "phi3",      "olmo2",   "smollm3",
+                                   "granite", "qwen3_moe", "mixtral", "qwen3_5_moe"};
+  std::vector<Variant> all(std::size(names));
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].name = names[i];
     all[i].plain.inner = 160;
@@ -364,6 +365,28 @@ std::vector<Variant> reference_models() {
   granite.residual = 0.5;
   granite.scale = 0.2;
   granite.logits = 0.5;
+  PlainModel& moe = all[5].plain;
+  moe.dim = 32;
+  moe.qk_norm = PlainModel::QkNorm::kHead;
+  moe.scale = 1 / std::sqrt(32.0);
+  moe.experts.count = 8;
+  moe.experts.chosen = 2;
+  moe.experts.width = 48;
+  all[5].ropes = {{plain_frequencies(10000, 32), {}}};
+  PlainModel& mixture = all[6].plain;
+  mixture.eps = 1e-5;
+  mixture.experts = mixtral().plain.experts;
+  mixture.experts.count = 4;
+  mixture.experts.chosen = 2;
+  mixture.experts.width = 160;
+  all[6].ropes = {{plain_frequencies(1e6, 16), {}}};
+  PlainModel& hybrid = all[7].plain;
+  hybrid = moe;
+  hybrid.plus_one = hybrid.gated = true;
+  hybrid.delta = {2, 4, 16, 16, 4};
+  hybrid.recurrent = {true, true, true, false};
+  hybrid.experts.width = hybrid.experts.shared = 32;
+  all[7].ropes = {{plain_frequencies(10000, 8), {}}};
   return all;
 }
 

@@ -28,7 +28,7 @@ struct Variant {
 
 /// One or two of each family but gpt-oss.
 std::vector<Variant> variants();
-/// The reference models' settings, without a config.
+/// The settings of the reference models (not all), without a config.
 std::vector<Variant> reference_models();
 
 /// Root mean square and maximum of the differences, in standard deviations of `wanted`.

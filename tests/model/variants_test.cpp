@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "model/routers.h"
 #include "model/support.h"
 #include "weights/safetensors.h"
 
@@ -58,6 +59,41 @@ TEST_P(Variants, LogitsAreWithinTheContractsErrorOfAPlainPass) {
 INSTANTIATE_TEST_SUITE_P(Families, Variants, testing::ValuesIn(variants()),
                          [](const auto& variant) { return variant.param.name; });
 
+// At 8 bits, which hold the reference models' weights exactly, each choice of experts is the exact
+// one, though some are closer than the error of their logits: so all of their positions can be
+// compared.
+TEST(PlainModel, ReferenceMixturesChooseWhatItChooses) {
+  size_t mixtures = 0;
+  for (const Variant& variant : reference_models()) {
+    if (variant.plain.experts.count == 0) continue;
+    SCOPED_TRACE(variant.name);
+    ++mixtures;
+    Files files = open(variant.name);
+    const auto golden =
+        weights::SafetensorsFile::open(oracle_folder() / variant.name / "golden.safetensors");
+    ASSERT_TRUE(golden.ok()) << golden.error().message;
+    const auto tokens = (*golden)->read_raw(*(*golden)->find("tokens"));
+    ASSERT_TRUE(tokens.ok());
+    std::vector<uint32_t> ids(tokens->bytes.size() / sizeof(uint32_t));
+    std::memcpy(ids.data(), tokens->bytes.data(), tokens->bytes.size());
+    Routers routers(variant.plain.experts, ids.size());
+    StageOptions options = with(2, Isa::kBest);
+    options.profile = routers.listener();
+    Loaded model = load(files, options);
+    const auto had = model.logits(*model.stage->new_sequence(), ids);
+    PlainWeights weights(files.checkpoint.get());
+    const auto wanted = routers.follow(variant.model()).run(weights, ids);
+    const auto [rms, most] = error(wanted, {had.begin(), had.end()});
+    printf("%s: rms %.4f %%, maximum %.4f %%\n", variant.name.c_str(), 100 * rms, 100 * most);
+    routers.print();
+    EXPECT_TRUE(routers.changed().empty());
+    EXPECT_EQ(routers.choices(), ids.size() * files.config.layers);
+    EXPECT_LT(rms, 0.004);
+    EXPECT_LT(routers.errors().first, 0.004);
+  }
+  EXPECT_EQ(mixtures, 3U);
+}
+
 TEST(PlainModel, GivesTransformersAnswersForTheReferenceModels) {
   for (const Variant& variant : reference_models()) {
     SCOPED_TRACE(variant.name);
@@ -76,8 +112,10 @@ TEST(PlainModel, GivesTransformersAnswersForTheReferenceModels) {
     const auto had = variant.model().run(weights, ids);
     ASSERT_EQ(had.size(), wanted.size());
     const auto [rms, most] = error({wanted.begin(), wanted.end()}, had);
-    EXPECT_LT(rms, 1e-5);
-    EXPECT_LT(most, 1e-4);
+    // A delta net's norm magnifies binary32's own error where its output is nearly zero.
+    const bool sensitive = !variant.plain.recurrent.empty();
+    EXPECT_LT(rms, sensitive ? 2e-5 : 1e-5);
+    EXPECT_LT(most, sensitive ? 5e-4 : 1e-4);
   }
 }
 

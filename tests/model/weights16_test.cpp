@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "model/routers.h"
 #include "model/support.h"
 #include "model/variants.h"
 #include "weights/files.h"
@@ -101,26 +102,36 @@ class Mixtures : public testing::TestWithParam<Variant> {
   StageOptions options_;
 };
 
+// All positions count. Where a choice of experts is closer than the error of its logits, the pass
+// in double precision follows it (routers.h), and only there.
 TEST_P(Mixtures, AreAsNearAsDenseModels) {
   for (const WeightBits bits : {WeightBits::k8, WeightBits::k16}) {
+    SCOPED_TRACE(static_cast<int>(bits));
+    Routers routers(GetParam().plain.experts, tokens_.size());
     StageOptions options = options_;
     options.weights = bits;
+    options.profile = routers.listener();
     const auto had = logits(options);
-    // Where a router's choice is close, another expert may come, and changes what a recurrent state
-    // holds from then on: of the hybrid, only what precedes position 18, where that is supposed
-    // (its margin has not been measured).
-    const size_t compared = config_.recurrent_layers(0, config_.layers) != 0 ? 16 : tokens_.size();
-    const auto end = static_cast<std::ptrdiff_t>(compared * config_.vocab);
-    const auto [rms, most] =
-        error({wanted_.begin(), wanted_.begin() + end}, {had.begin(), had.begin() + end});
-    printf("%s, %d bits: rms %.4f %%, maximum %.4f %%\n", GetParam().name.c_str(),
-           static_cast<int>(bits), 100 * rms, 100 * most);
-    if (bits == WeightBits::k8) {
+    const auto followed = routers.follow(GetParam().model()).run(weights_, tokens_);
+    const std::vector<double> mine(had.begin(), had.end());
+    const auto [apart, apart_most] = error(wanted_, mine);
+    const auto [rms, most] = error(followed, mine);
+    const auto [router_rms, router_most] = routers.errors();
+    printf("%s, %d bits: rms %.4f %%, maximum %.4f %% (close choices not followed: %.4f, %.4f)\n",
+           GetParam().name.c_str(), static_cast<int>(bits), 100 * rms, 100 * most, 100 * apart,
+           100 * apart_most);
+    routers.print();
+    const bool sixteen = bits == WeightBits::k16;
+    if (!sixteen) {
       EXPECT_GT(rms, 0.004);
-    } else {
-      EXPECT_LT(rms, 0.004);
-      EXPECT_LT(most, 0.03);
     }
+    EXPECT_LT(rms, sixteen ? 0.004 : 0.06);
+    EXPECT_LT(router_rms, sixteen ? 0.004 : 0.04);
+    if (sixteen) {
+      EXPECT_LT(most, 0.03);
+      EXPECT_LT(router_most, 0.03);
+    }
+    EXPECT_LE(routers.changed().size(), routers.choices() / (sixteen ? 96 : 16));
   }
 }
 

@@ -69,8 +69,8 @@ TEST_P(Scanners, EqualTheirPatterns) {
 
 INSTANTIATE_TEST_SUITE_P(All, Scanners,
                          testing::Values(Scanner::kGpt2, Scanner::kLlama3, Scanner::kQwen2,
-                                         Scanner::kQwen35, Scanner::kO200k, Scanner::kDigits3,
-                                         Scanner::kCjk, Scanner::kDeepseekText));
+                                         Scanner::kQwen35, Scanner::kO200k, Scanner::kTekken,
+                                         Scanner::kDigits3, Scanner::kCjk, Scanner::kDeepseekText));
 
 TEST(Utf8, ReplacesEachMaximalPartOnce) {
   EXPECT_EQ(to_valid_utf8("a\xFF"

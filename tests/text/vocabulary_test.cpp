@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -111,6 +112,34 @@ TEST(Vocabulary, AddsEndsAndASpaceBeforeEveryStretchOfText) {
   tokenizer = Tokenizer::from_vocabulary(vocabulary, "");
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_EQ(pieces(*tokenizer, "a", true), (Texts{"a", "</s>"}));
+}
+
+TEST(Vocabulary, KnowsTheUnknownTokenWhenItIsWrittenOut) {
+  Vocabulary vocabulary = scored({{"a", -9}, {"▁", -9}, {"▁a", -8}, {"[PAD1]", 0}});
+  vocabulary.kinds.back() = TokenKind::kUnknown;
+  const auto tokenizer = Tokenizer::from_vocabulary(vocabulary, "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_EQ(pieces(*tokenizer, "a<unk>a"), (Texts{"▁a", "<unk>", "▁a"}));
+  const auto typed = tokenizer->encode("<unk>");
+  ASSERT_TRUE(typed.ok());
+  EXPECT_EQ(std::count(typed->begin(), typed->end(), 0), 0);
+  // What only fills the table up is no token of a text.
+  EXPECT_GT(pieces(*tokenizer, "[PAD1]").size(), 5U);
+}
+
+// As Phi-3's: "</s>" is not a control token there, but takes white space like one.
+TEST(Vocabulary, DropsWhiteSpaceAfterControlTokensWhereTheFamilyDoes) {
+  Vocabulary vocabulary =
+      scored({{"a", -9}, {"▁", -9}, {"▁a", -8}, {"<|end|>", 0}, {"<|endoftext|>", 0}});
+  vocabulary.kinds[2] = TokenKind::kUserDefined;
+  vocabulary.kinds.end()[-2] = vocabulary.kinds.end()[-1] = TokenKind::kControl;
+  vocabulary.control_takes_spaces = true;
+  const auto tokenizer = Tokenizer::from_vocabulary(vocabulary, "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_EQ(pieces(*tokenizer, "<|end|> \n a"), (Texts{"<|end|>", "▁a"}));
+  EXPECT_EQ(pieces(*tokenizer, "</s>  a"), (Texts{"</s>", "▁a"}));
+  EXPECT_EQ(pieces(*tokenizer, "<|endoftext|> a"), (Texts{"<|endoftext|>", "▁", "▁a"}));
+  EXPECT_EQ(pieces(*tokenizer, "<s> a"), (Texts{"<s>", "▁", "▁a"}));
 }
 
 TEST(Vocabulary, RefusesWhatMakesNoSense) {

