@@ -1,5 +1,9 @@
 #include "base/thread_pool.h"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <chrono>
 
 #include "base/wait.h"
@@ -23,6 +27,40 @@ bool spin(Done&& done) {
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }
+
+#if defined(__linux__)
+int core() {
+  return sched_getcpu();
+}
+
+// Keeps the calling thread off the caller's core. The system wakes a thread where its waker runs if
+// no core is idle; there it takes the core from the waker, and puts it back there the next time.
+class Distance {
+ public:
+  void keep_from(int core) {
+    cpu_set_t now;
+    if (core >= CPU_SETSIZE || sched_getaffinity(0, sizeof(now), &now) != 0) return;
+    // Somebody else has said since where this thread may run.
+    if (!CPU_EQUAL(&now, &own_)) allowed_ = now;
+    own_ = allowed_;
+    CPU_CLR(core, &own_);
+    if (CPU_COUNT(&own_) == 0 || sched_setaffinity(0, sizeof(own_), &own_) != 0) own_ = now;
+  }
+
+ private:
+  cpu_set_t allowed_{};
+  cpu_set_t own_{};
+};
+#else
+int core() {
+  return -1;
+}
+
+class Distance {
+ public:
+  void keep_from(int) {}
+};
+#endif
 
 }  // namespace
 
@@ -51,6 +89,7 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
   context_ = context;
   pieces_ = (count - 1) / grain + 1;
   for (Range& range : ranges_) range.taken.store(0, std::memory_order_relaxed);
+  core_ = core();
   gate_.set(kOpen);
   generation_.add(1);
   generation_.wake();
@@ -64,14 +103,23 @@ void ThreadPool::run(uint64_t count, uint64_t grain, Piece piece, void* context)
 void ThreadPool::helper() {
   const uint32_t place = places_.fetch_add(1);
   uint32_t seen = 0;
+  Distance distance;
   while (true) {
     const auto moved = [this, seen] { return generation_.get() != seen; };
     if (!spin(moved)) generation_.wait_while(seen);
     if (!moved()) continue;
     seen = generation_.get();
     if (stop_.load()) return;
-    if ((gate_.add(1) & kOpen) != 0) work(place);
+    int shared = -1;
+    if ((gate_.add(1) & kOpen) != 0) {
+      if (core_ >= 0 && core_ == core()) {
+        shared = core_;
+      } else {
+        work(place);
+      }
+    }
     if (gate_.add(~0U) == 1) gate_.wake();
+    if (shared >= 0) distance.keep_from(shared);
   }
 }
 

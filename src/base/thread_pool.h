@@ -15,7 +15,9 @@
 namespace tandem {
 
 /// `threads` threads in all, the caller among them: a pool of one starts none. Fewer if the system
-/// grants no more. One caller at a time; idle helpers spin for 50 microseconds, then sleep.
+/// grants no more. One caller at a time; idle helpers spin for 50 microseconds, then sleep. A
+/// helper that finds itself on the caller's core leaves the loop to the caller and, where the
+/// system has affinities (Linux), moves to another core.
 ///
 /// In WebAssembly the helpers are workers that the host started beforehand and that entered the
 /// module by helper_join() and helper_run(); a pool takes those that are free.
@@ -68,6 +70,7 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding): a line 
   uint64_t pieces_ = 0;
   Piece piece_ = nullptr;
   void* context_ = nullptr;
+  int core_ = -1;  // that the caller was on; -1: the system does not say
   struct alignas(64) Range {
     std::atomic<uint64_t> taken{0};  ///< pieces of it; more than it has once it is done
   };

@@ -1,10 +1,14 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <set>
+#include <string>
 
 namespace tandem {
 namespace {
@@ -60,6 +64,54 @@ TEST(ThreadPool, PoolsOfMoreThreadsThanCoresFinish) {
     pool.split(1000, 3, [&](uint64_t begin, uint64_t end) { total.fetch_add(end - begin); });
   }
   EXPECT_EQ(total.load(), 50000U);
+}
+
+// Threads of this process.
+std::set<pid_t> threads() {
+  std::set<pid_t> ids;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    ids.insert(std::stoi(task.path().filename().string()));
+  }
+  return ids;
+}
+
+TEST(ThreadPool, AHelperDoesNotWorkOnTheCallersCoreAndLeavesIt) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  const std::set<pid_t> before = threads();
+  ThreadPool pool(2);
+  pid_t helper = 0;
+  for (const pid_t id : threads()) {
+    if (!before.contains(id)) helper = id;
+  }
+  ASSERT_NE(helper, 0);
+  const int core = sched_getcpu();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  ASSERT_EQ(sched_setaffinity(helper, sizeof(one), &one), 0);
+  const pid_t caller = gettid();
+  std::atomic<uint64_t> beside{0};  // pieces of the helper on the caller's core
+  std::atomic<uint64_t> apart{0};
+  const auto loop = [&] {
+    pool.split(500, 1, [&](uint64_t, uint64_t) {
+      if (gettid() != caller) (sched_getcpu() == core ? beside : apart).fetch_add(1);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
+      while (std::chrono::steady_clock::now() < end) {
+      }
+    });
+  };
+  // Loops much longer than what the system gives one thread before the next.
+  for (int i = 0; i < 5; ++i) loop();
+  EXPECT_EQ(beside.load() + apart.load(), 0U);
+  ASSERT_EQ(sched_setaffinity(helper, sizeof(all), &all), 0);
+  if (CPU_COUNT(&all) > 1) {
+    for (int i = 0; i < 200 && apart.load() == 0; ++i) loop();
+    EXPECT_GT(apart.load(), 0U);
+  }
+  EXPECT_EQ(beside.load(), 0U);
+  EXPECT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
 TEST(ThreadPool, IdleHelpersSleep) {
