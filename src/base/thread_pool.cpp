@@ -33,8 +33,9 @@ int core() {
   return sched_getcpu();
 }
 
-// Keeps the calling thread off the caller's core. The system wakes a thread where its waker runs if
-// no core is idle; there it takes the core from the waker, and puts it back there the next time.
+// Keeps the calling thread off the caller's core. Seen in traces of two
+// cores of which another process keeps one: a thread that is woken takes its waker's core, and does
+// so again the next time.
 class Distance {
  public:
   void keep_from(int core) {
