@@ -39,6 +39,7 @@ __attribute__((target("avx512f,avx512vnni"))) void run_avx512() {
 
 #if defined(__linux__)
 // Tiles that are full: 16,384 products an instruction.
+constexpr uint64_t kTileRounds = kRounds / 8;
 void run_amx() {
   struct alignas(64) Configuration {
     uint8_t palette = 1;
@@ -47,7 +48,7 @@ void run_amx() {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
   } const configuration;
-  uint64_t rounds = kRounds / 8;
+  uint64_t rounds = kTileRounds;
   asm volatile(
       "ldtilecfg %1\n"
       "1:\n"
@@ -109,7 +110,7 @@ struct Loop {
 
 Loop find_loop(std::string_view isa) {
 #if defined(__linux__)
-  if (isa == "amx") return {run_amx, 16384.0 / 2 * 4 * (kRounds / 8)};
+  if (isa == "amx") return {run_amx, 16384.0 / 2 * 4 * kTileRounds};
 #endif
   // 64 products a VNNI instruction, and two of them for both byte planes, as in AMX.
   if (isa == "avx512") return {run_avx512, 32.0 * kSums * kRounds};
