@@ -22,8 +22,10 @@ const char* dot_file(WeightFormat format) {
 
 // With fewer, more lanes to a row keep a large GPU's memory busy.
 constexpr uint32_t kManyRows = 8192;
-// So many that four to a lane still keep all of it busy; activations are then read half as often.
+// So many that eight lanes to a row still keep all of it busy.
 constexpr uint32_t kVeryManyRows = 32768;
+// A vocabulary: three to a lane as well; activations are then read less often.
+constexpr uint32_t kMostRows = 131072;
 
 }  // namespace
 
@@ -31,8 +33,10 @@ MatmulShape best_shape(WeightFormat format, uint32_t rows, uint32_t columns) {
   const bool eight = format == WeightFormat::k8;
   MatmulShape shape{.lanes = 64, .rows = 2, .threads = 128, .batch = 4};
   if (rows >= kManyRows) shape = {.lanes = 16, .rows = 2, .threads = 64, .batch = 4};
-  if (rows >= kVeryManyRows && format == WeightFormat::k4) {
-    shape = {.lanes = 16, .rows = 4, .threads = 64, .batch = 2};
+  // One subgroup a workgroup, which then waits for no other, and loads that are asked for early.
+  if (rows >= kManyRows && format == WeightFormat::k4) {
+    shape = {.lanes = rows >= kVeryManyRows ? 8U : 16U, .rows = 2, .threads = 32, .batch = 8};
+    if (rows >= kMostRows) shape = {.lanes = 16, .rows = 3, .threads = 32, .batch = 2};
   }
   if (rows >= kVeryManyRows && format == WeightFormat::k6) shape.batch = 1;
   const uint32_t pieces = columns / (eight ? 16 : 32);
