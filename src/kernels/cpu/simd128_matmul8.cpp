@@ -10,6 +10,12 @@ namespace tandem::kernels::cpu::simd128 {
 namespace {
 
 constexpr uint32_t kSegment = 128;
+constexpr size_t kAhead = 1024;  // bytes
+
+// WebAssembly can't ask for memory ahead: a load whose value nobody waits for does.
+inline void touch(const uint8_t* byte) {
+  (void)*static_cast<const volatile uint8_t*>(byte);
+}
 
 // Quarters [quarter, quarter + Quarters) of a tile for `Tokens` tokens. Twice Quarters times Tokens
 // sums are under way: eight of the sixteen registers that most machines have.
@@ -19,6 +25,8 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
   const int16_t* x = o.in.values.data() + token * padded;
   const uint8_t* w = o.matrix.tile(tile) + quarter * 16;
   const uint32_t steps = o.in.padded / 4;
+  const size_t ahead =
+      o.matrix.tile_bytes() * (tile + 1) + kAhead <= o.matrix.data.size() ? kAhead : 0;
   v128_t total[Tokens][Quarters][2];
   for (uint32_t t = 0; t < Tokens; ++t) {
     const v128_t offset = wasm_i64x2_splat(-128 * o.in.sums[token + t]);
@@ -35,6 +43,7 @@ TANDEM_KERNEL void block(const MatmulOutput& o, uint32_t tile, uint32_t quarter,
       }
     }
     for (uint32_t step = begin; step < end; ++step) {
+      if constexpr (Tokens == 1) touch(w + step * 64 + ahead);
       v128_t values[Tokens];
 #pragma clang loop unroll(full)
       for (uint32_t t = 0; t < Tokens; ++t) values[t] = four(x + t * padded + step * 4);
