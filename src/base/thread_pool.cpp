@@ -33,9 +33,9 @@ int core() {
   return sched_getcpu();
 }
 
-// Keeps the calling thread off the caller's core. Seen in traces of two
-// cores of which another process keeps one: a thread that is woken takes its waker's core, and does
-// so again the next time.
+// Keeps the calling thread off the caller's core. Seen in traces of two cores of which another
+// process keeps one: a thread that is woken takes its waker's core, and does so again the next
+// time.
 class Distance {
  public:
   void keep_from(int core) {

@@ -55,10 +55,6 @@ TANDEM_AVX512 inline void store_planes(__m512i even, __m512i odd, __m512i scale,
                                    _mm512_add_epi16(o, half)));
 }
 
-TANDEM_AVX512 inline __m512i twice(__m512i x) {
-  return _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
-}
-
 template <WeightFormat Format>
 TANDEM_AVX512 void expand(const uint8_t* tile, const PackedStep& place, uint8_t* low,
                           uint8_t* high) {
@@ -66,9 +62,10 @@ TANDEM_AVX512 void expand(const uint8_t* tile, const PackedStep& place, uint8_t*
   const __m512i nibble = _mm512_set1_epi16(15);
   const __m512i top = _mm512_set1_epi16(0x30);
   for (size_t g = 0; g < 2; ++g) {
-    const __m512i scale = twice(m.scale[g]);
-    const __m512i offset = Format == WeightFormat::k4 ? _mm512_slli_epi16(twice(m.minimum[g]), 3)
-                                                      : _mm512_slli_epi16(scale, 5);
+    const __m512i scale = avx512::twice(m.scale[g]);
+    const __m512i offset = Format == WeightFormat::k4
+                               ? _mm512_slli_epi16(avx512::twice(m.minimum[g]), 3)
+                               : _mm512_slli_epi16(scale, 5);
 #pragma GCC unroll 4
     for (size_t c = 0; c < 4; ++c) {
       const size_t chunk = g * 4 + c;

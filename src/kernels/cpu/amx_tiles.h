@@ -28,12 +28,7 @@ struct TokenBlocks {
 // them back at the end.
 class Tiles {
  public:
-  explicit Tiles(uint32_t tokens) { set(tokens); }
-  ~Tiles() { asm volatile("tilerelease" ::: "memory"); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-
-  void set(uint32_t tokens) {
+  explicit Tiles(uint32_t tokens) {
     struct alignas(64) Configuration {
       uint8_t palette = 1;
       uint8_t start_row = 0;
@@ -45,6 +40,9 @@ class Tiles {
     for (int i = 0; i < 8; ++i) configuration.rows[i] = i < 6 ? static_cast<uint8_t>(tokens) : 16;
     asm volatile("ldtilecfg %0" : : "m"(configuration));
   }
+  ~Tiles() { asm volatile("tilerelease" ::: "memory"); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
 };
 
 template <int Tile>

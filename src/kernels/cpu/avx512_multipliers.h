@@ -14,6 +14,11 @@ TANDEM_AVX512 inline __m512i widen(const uint8_t* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
+// Lanes of at most 16 bits in both their halves.
+TANDEM_AVX512 inline __m512i twice(__m512i x) {
+  return _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
+}
+
 // Bytes of a step's quants, lines of the cache all of them.
 template <WeightFormat Format>
 inline constexpr size_t kStepBytes = Format == WeightFormat::k4 ? 512 : 768;

@@ -43,10 +43,6 @@ TANDEM_AVX512 inline void interleave(__m512i even, __m512i odd, __m512i& first, 
   second = _mm512_mask_blend_epi16(kUpperHalves, _mm512_srli_epi32(even, 16), odd);
 }
 
-TANDEM_AVX512 inline __m512i twice(__m512i x) {
-  return _mm512_or_si512(x, _mm512_slli_epi32(x, 16));
-}
-
 // The 64 columns of a tile's step as 32 vectors of 16-bit pairs, `stride` vectors apart. Returns
 // each row's sum of magnitudes.
 template <WeightFormat Format>
